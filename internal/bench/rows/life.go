@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/controllerkit/controllerkit/internal/bench"
+	"github.com/controllerkit/controllerkit/status"
 )
 
 // The rows about lives count the requests of a controller during the life of an object.
@@ -114,10 +116,11 @@ func init() {
 	})
 }
 
-// lifeKinds returns the contenders by name.
+// lifeKinds returns the contenders of the rows about lives by name.
 func lifeKinds() map[string]lifeKind {
 	return map[string]lifeKind{
 		"controllerkit":   liveOurs,
+		byHand:            liveByHand,
 		controllerRuntime: rivalLife{}.live,
 		guardedStatus:     rivalLife{guardStatus: true}.live,
 		allGuarded:        rivalLife{guardStatus: true, guardChildren: true, readYourWrites: true}.live,
@@ -145,14 +148,34 @@ type lifeController struct {
 
 // outside is a fake service outside the cluster, with one resource for each UID.
 type outside struct {
-	mu     sync.Mutex
-	things map[types.UID]bool // guarded by mu
+	mu     sync.Mutex // guards the fields below
+	things map[types.UID]bool
+	calls  int                  // of make
+	fail   func(call int) error // if it is not nil, make fails
 }
 
-func (o *outside) make(uid types.UID) {
+func (o *outside) make(uid types.UID) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.calls++
+	if o.fail != nil {
+		return o.fail(o.calls)
+	}
 	o.things[uid] = true
+	return nil
+}
+
+// failWith makes the service fail. nil ends the outage.
+func (o *outside) failWith(fail func(call int) error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.fail = fail
+}
+
+func (o *outside) made() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.calls
 }
 
 func (o *outside) remove(uid types.UID) {
@@ -215,24 +238,7 @@ type lifeRun struct {
 func (w *lifeWorld) live(ctx context.Context, kind lifeKind, n int, quiet time.Duration) (_ *lifeRun, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	sent := &lifeCounts{}
-	config := rest.CopyConfig(w.arena.config)
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return lifeCounter{RoundTripper: rt, counts: sent} })
-	p := &lifePlay{
-		world: w, quietFor: quiet,
-		outside: &outside{things: map[types.UID]bool{}},
-		sights:  make(chan lifeSight, 1<<16), // never full: a run has some thousand
-		last:    map[types.NamespacedName]lifeSight{},
-	}
-	for i := range n {
-		p.keys = append(p.keys, types.NamespacedName{Namespace: w.arena.namespace, Name: fmt.Sprintf("widget-%d", i)})
-	}
-	p.controller, err = kind(ctx, lifeSetting{
-		config: config, namespace: w.arena.namespace, outside: p.outside,
-		seen: func(key types.NamespacedName, before *widget, err error) {
-			p.sights <- lifeSight{key: key, widget: before, err: err}
-		},
-	})
+	p, err := w.open(ctx, kind, n, quiet)
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +253,7 @@ func (w *lifeWorld) live(ctx context.Context, kind lifeKind, n int, quiet time.D
 		{figure: lifeSteady, play: p.disturb},
 		{figure: lifeDeletion, play: p.delete, gone: true},
 	} {
-		requests, refused := sent.requests.Load(), sent.refused.Load()
+		requests, refused := p.counts.requests.Load(), p.counts.refused.Load()
 		err := phase.play(ctx)
 		if err == nil {
 			err = p.quiet(ctx)
@@ -260,7 +266,7 @@ func (w *lifeWorld) live(ctx context.Context, kind lifeKind, n int, quiet time.D
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", phase.figure, err)
 		}
-		requests, refused = sent.requests.Load()-requests, sent.refused.Load()-refused
+		requests, refused = p.counts.requests.Load()-requests, p.counts.refused.Load()-refused
 		run.counts[phase.figure] = requests
 		run.counts[lifeRequests] += requests
 		run.counts[lifeFailed] += refused
@@ -268,7 +274,31 @@ func (w *lifeWorld) live(ctx context.Context, kind lifeKind, n int, quiet time.D
 	return run, nil
 }
 
-type lifeCounts struct{ requests, refused atomic.Int64 }
+// open starts a controller for n Widgets, which do not exist yet.
+func (w *lifeWorld) open(ctx context.Context, kind lifeKind, n int, quiet time.Duration) (_ *lifePlay, err error) {
+	p := &lifePlay{
+		world: w, quietFor: quiet,
+		outside: &outside{things: map[types.UID]bool{}},
+		counts:  &lifeCounts{},
+		sights:  make(chan lifeSight, 1<<16), // never full: a run has some thousand
+		last:    map[types.NamespacedName]lifeSight{},
+	}
+	config := rest.CopyConfig(w.arena.config)
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return lifeCounter{RoundTripper: rt, counts: p.counts} })
+	for i := range n {
+		p.keys = append(p.keys, types.NamespacedName{Namespace: w.arena.namespace, Name: fmt.Sprintf("widget-%d", i)})
+	}
+	p.controller, err = kind(ctx, lifeSetting{
+		config: config, namespace: w.arena.namespace, outside: p.outside,
+		seen: func(key types.NamespacedName, before *widget, err error) {
+			p.counts.reconciles.Add(1)
+			p.sights <- lifeSight{key: key, widget: before, err: err}
+		},
+	})
+	return p, err
+}
+
+type lifeCounts struct{ reconciles, requests, refused, statuses atomic.Int64 }
 
 // lifeCounter counts requests in the transport.
 type lifeCounter struct {
@@ -281,6 +311,9 @@ func (c lifeCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 		return c.RoundTripper.RoundTrip(r)
 	}
 	c.counts.requests.Add(1)
+	if strings.HasSuffix(r.URL.Path, "/status") {
+		c.counts.statuses.Add(1)
+	}
 	response, err := c.RoundTripper.RoundTrip(r)
 	if err != nil || response.StatusCode >= 400 {
 		c.counts.refused.Add(1)
@@ -293,6 +326,7 @@ type lifePlay struct {
 	world      *lifeWorld
 	controller *lifeController
 	outside    *outside
+	counts     *lifeCounts
 	keys       []types.NamespacedName
 	sights     chan lifeSight
 	quietFor   time.Duration
@@ -324,26 +358,34 @@ func (p *lifePlay) each(ctx context.Context, f func(ctx context.Context, key typ
 }
 
 func (p *lifePlay) create(ctx context.Context) error {
-	return p.each(ctx, func(ctx context.Context, key types.NamespacedName) error {
-		_, err := p.world.widgets.Create(ctx, &widget{
-			TypeMeta:   metav1.TypeMeta{APIVersion: widgetVersion().String(), Kind: widgetKind},
-			ObjectMeta: metav1.ObjectMeta{Name: key.Name},
-			Spec:       widgetSpec{Replicas: 2, Text: "text of " + key.Name},
-		}, metav1.CreateOptions{})
-		return err
-	}, func(w *widget) bool {
+	return p.each(ctx, p.world.create, func(w *widget) bool {
 		return w != nil && meta.IsStatusConditionTrue(w.Status.Conditions, "Ready")
 	})
+}
+
+// create creates a Widget.
+func (w *lifeWorld) create(ctx context.Context, key types.NamespacedName) error {
+	_, err := w.widgets.Create(ctx, &widget{
+		TypeMeta:   metav1.TypeMeta{APIVersion: widgetVersion().String(), Kind: widgetKind},
+		ObjectMeta: metav1.ObjectMeta{Name: key.Name},
+		Spec:       widgetSpec{Replicas: 2, Text: "text of " + key.Name},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// touch changes the annotation of a Widget.
+func (w *lifeWorld) touch(ctx context.Context, key types.NamespacedName, value string) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, touched, value)
+	_, err := w.widgets.Patch(ctx, key.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }
 
 // disturb makes changes and resyncs that need no write of the controller.
 func (p *lifePlay) disturb(ctx context.Context) error {
 	for i := range touches {
 		value := fmt.Sprint(i)
-		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, touched, value)
 		err := p.each(ctx, func(ctx context.Context, key types.NamespacedName) error {
-			_, err := p.world.widgets.Patch(ctx, key.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-			return err
+			return p.world.touch(ctx, key, value)
 		}, func(w *widget) bool { return w != nil && w.Annotations[touched] == value })
 		if err != nil {
 			return err
@@ -580,6 +622,14 @@ func wantedChildren(w *widget) []metav1.Object {
 		wantedConfigMap(w, "first"),
 		wantedConfigMap(w, "second"),
 	}
+}
+
+// lifeCondition returns the condition of a reconcile that ended with err.
+func lifeCondition(err error) metav1.Condition {
+	if err != nil {
+		return status.False("Ready", "OutsideFailed", err.Error())
+	}
+	return status.True("Ready", "Applied", "all children are there")
 }
 
 func childMeta(w *widget, suffix string) metav1.ObjectMeta {

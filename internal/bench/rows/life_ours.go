@@ -36,23 +36,23 @@ import (
 
 // The controller of the rows about lives, with the library.
 
-type ourLife struct {
+type ourLife struct{ *plainLife }
+
+// plainLife has the clients and informers of a controller without controller-runtime.
+type plainLife struct {
 	outside *outside
 
 	client  *widgetClient
 	kube    kubernetes.Interface
-	widgets cache.Indexer
+	widgets cache.SharedIndexInformer
+	factory informers.SharedInformerFactory // of the children
 
 	deployments appsv1listers.DeploymentLister
 	services    corev1listers.ServiceLister
 	configMaps  corev1listers.ConfigMapLister
 }
 
-func liveOurs(ctx context.Context, s lifeSetting) (*lifeController, error) {
-	// The controller does not use LiveRead, so it must wait for its writes without limit.
-	writes := consistency.New(consistency.Config{MaxWait: -1})
-	config := rest.CopyConfig(s.config)
-	config.Wrap(writes.Wrap)
+func openPlainLife(s lifeSetting, config *rest.Config) (*plainLife, error) {
 	client, err := newWidgetClient(config, s.namespace)
 	if err != nil {
 		return nil, err
@@ -62,47 +62,37 @@ func liveOurs(ctx context.Context, s lifeSetting) (*lifeController, error) {
 		return nil, err
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(s.namespace))
-	widgets := cache.NewSharedIndexInformer(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return client.Watch(ctx, o)
-		},
-	}, &widget{}, 0, cache.Indexers{})
-	l := &ourLife{
-		outside: s.outside, client: client, kube: kube, widgets: widgets.GetIndexer(),
+	return &plainLife{
+		outside: s.outside, client: client, kube: kube, factory: factory,
+		widgets: cache.NewSharedIndexInformer(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return client.Watch(ctx, o)
+			},
+		}, &widget{}, 0, cache.Indexers{}),
 		deployments: factory.Apps().V1().Deployments().Lister(),
 		services:    factory.Core().V1().Services().Lister(),
 		configMaps:  factory.Core().V1().ConfigMaps().Lister(),
+	}, nil
+}
+
+func liveOurs(ctx context.Context, s lifeSetting) (*lifeController, error) {
+	// The controller does not use LiveRead, so it must wait for its writes without limit.
+	writes := consistency.New(consistency.Config{MaxWait: -1})
+	config := rest.CopyConfig(s.config)
+	config.Wrap(writes.Wrap)
+	plain, err := openPlainLife(s, config)
+	if err != nil {
+		return nil, err
 	}
+	l := &ourLife{plain}
 
 	q := queue.New(queue.Config[types.NamespacedName]{Name: widgetResource})
-	owner := schema.GroupKind{Group: widgetVersion().Group, Kind: widgetKind}
-	set := &informer.Set{}
-	for _, i := range []struct {
-		resource schema.GroupResource
-		informer cache.SharedIndexInformer
-		handler  cache.ResourceEventHandler
-	}{
-		{widgetVersion().WithResource(widgetResource).GroupResource(), widgets, enqueue.Handler(q, enqueue.KeyOf[*widget])},
-		{appsv1.Resource("deployments"), factory.Apps().V1().Deployments().Informer(), enqueue.Handler(q, enqueue.ControllerOf[*appsv1.Deployment](owner))},
-		{corev1.Resource("services"), factory.Core().V1().Services().Informer(), enqueue.Handler(q, enqueue.ControllerOf[*corev1.Service](owner))},
-		{corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps().Informer(), enqueue.Handler(q, enqueue.ControllerOf[*corev1.ConfigMap](owner))},
-	} {
-		handler, err := i.informer.AddEventHandler(i.handler)
-		if err != nil {
-			return nil, err
-		}
-		if err := writes.AddInformer(i.resource, i.informer); err != nil {
-			return nil, err
-		}
-		set.Add(i.resource.String(), i.informer, handler)
-	}
 	c := &reconcile.Controller[types.NamespacedName]{
-		Name:      widgetResource,
-		Queue:     q,
-		Workers:   lifeWorkers,
-		HasSynced: []cache.DoneChecker{set.HasSyncedChecker()},
-		Gate:      writes,
+		Name:    widgetResource,
+		Queue:   q,
+		Workers: lifeWorkers,
+		Gate:    writes,
 		Reconcile: func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 			before, err := l.get(key)
 			if err == nil {
@@ -112,6 +102,28 @@ func liveOurs(ctx context.Context, s lifeSetting) (*lifeController, error) {
 			return reconcile.Result{}, err
 		},
 	}
+	owner := schema.GroupKind{Group: widgetVersion().Group, Kind: widgetKind}
+	set := &informer.Set{}
+	for _, i := range []struct {
+		resource schema.GroupResource
+		informer cache.SharedIndexInformer
+		handler  func(*reconcile.Source[types.NamespacedName]) cache.ResourceEventHandler
+	}{
+		{widgetVersion().WithResource(widgetResource).GroupResource(), l.widgets, handlerOf(enqueue.KeyOf[*widget])},
+		{appsv1.Resource("deployments"), l.factory.Apps().V1().Deployments().Informer(), handlerOf(enqueue.ControllerOf[*appsv1.Deployment](owner))},
+		{corev1.Resource("services"), l.factory.Core().V1().Services().Informer(), handlerOf(enqueue.ControllerOf[*corev1.Service](owner))},
+		{corev1.Resource("configmaps"), l.factory.Core().V1().ConfigMaps().Informer(), handlerOf(enqueue.ControllerOf[*corev1.ConfigMap](owner))},
+	} {
+		handler, err := c.Handle(i.informer, i.handler(c.Source(i.resource.Resource)))
+		if err != nil {
+			return nil, err
+		}
+		if err := writes.AddInformer(i.resource, i.informer); err != nil {
+			return nil, err
+		}
+		set.Add(i.resource.String(), i.informer, handler)
+	}
+	c.HasSynced = []cache.DoneChecker{set.HasSyncedChecker()}
 	stopInformers := start(ctx, set.Run)
 	stopController := start(ctx, c.Run)
 	stop := func() error {
@@ -121,15 +133,21 @@ func liveOurs(ctx context.Context, s lifeSetting) (*lifeController, error) {
 	}
 	select {
 	case <-set.HasSyncedChecker().Done():
-		return &lifeController{resync: func(key types.NamespacedName) { q.Add(key) }, stop: stop}, nil
+		return &lifeController{resync: c.Source("user").Add, stop: stop}, nil
 	case <-ctx.Done():
 		return nil, errors.Join(context.Cause(ctx), stop())
 	}
 }
 
+func handlerOf[T any](keys func(T) []types.NamespacedName) func(*reconcile.Source[types.NamespacedName]) cache.ResourceEventHandler {
+	return func(s *reconcile.Source[types.NamespacedName]) cache.ResourceEventHandler {
+		return enqueue.Handler(s, keys)
+	}
+}
+
 // get returns nil if the cache has no such Widget.
-func (l *ourLife) get(key types.NamespacedName) (*widget, error) {
-	obj, exists, err := l.widgets.GetByKey(key.String())
+func (l *plainLife) get(key types.NamespacedName) (*widget, error) {
+	obj, exists, err := l.widgets.GetIndexer().GetByKey(key.String())
 	if err != nil || !exists {
 		return nil, err
 	}
@@ -145,9 +163,11 @@ func (l *ourLife) reconcile(ctx context.Context, key types.NamespacedName) error
 	if err != nil || !live {
 		return err
 	}
-	l.makeOutside(held)
-
 	w = held.Object()
+	if err := l.makeOutside(held); err != nil {
+		return errors.Join(err, l.setReady(ctx, w, err))
+	}
+
 	deployment, deploymentErr := l.deployments.Deployments(w.Namespace).Get(w.Name)
 	service, serviceErr := l.services.Services(w.Namespace).Get(w.Name)
 	err = errors.Join(
@@ -163,14 +183,23 @@ func (l *ourLife) reconcile(ctx context.Context, key types.NamespacedName) error
 		return err
 	}
 
+	return l.setReady(ctx, w, nil)
+}
+
+func (l *ourLife) makeOutside(held finalizer.Held[*widget]) error {
+	return l.outside.make(held.Object().UID)
+}
+
+// setReady writes the status of a reconcile that ended with err.
+func (l *ourLife) setReady(ctx context.Context, w *widget, err error) error {
 	_, err = status.Update(ctx, l.client, w, func(w *widget) error {
-		w.Status.Children = lifeChildren
-		return status.Set(&w.Status.Conditions, w.Generation, status.True("Ready", "Applied", "all children are there"))
+		if err == nil {
+			w.Status.Children = lifeChildren
+		}
+		return status.Set(&w.Status.Conditions, w.Generation, lifeCondition(err))
 	})
 	return err
 }
-
-func (l *ourLife) makeOutside(held finalizer.Held[*widget]) { l.outside.make(held.Object().UID) }
 
 func (l *ourLife) cleanup(_ context.Context, held finalizer.Held[*widget]) error {
 	l.outside.remove(held.Object().UID)

@@ -126,7 +126,9 @@ func (l rivalLife) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 			return ctrl.Result{}, err
 		}
 	}
-	l.outside.make(w.UID)
+	if err := l.outside.make(w.UID); err != nil {
+		return ctrl.Result{}, errors.Join(err, l.setReady(ctx, w, err))
+	}
 
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name}}
 	if err := l.child(ctx, w, deployment, func() { l.mutateDeployment(w, deployment) }); err != nil {
@@ -143,15 +145,27 @@ func (l rivalLife) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		}
 	}
 
+	return ctrl.Result{}, l.setReady(ctx, w, nil)
+}
+
+// setReady writes the status of a reconcile that ended with err.
+func (l rivalLife) setReady(ctx context.Context, w *widget, err error) error {
 	before := w.DeepCopy()
-	w.Status.Children = lifeChildren
-	meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{
-		Type: "Ready", Status: metav1.ConditionTrue, Reason: "Applied", Message: "all children are there", ObservedGeneration: w.Generation,
-	})
+	w.setReady(err)
 	if l.guardStatus && equality.Semantic.DeepEqual(before.Status, w.Status) {
-		return ctrl.Result{}, nil
+		return nil
 	}
-	return ctrl.Result{}, l.Status().Update(ctx, w)
+	return l.Status().Update(ctx, w)
+}
+
+// setReady sets the status of a reconcile that ended with err.
+func (w *widget) setReady(err error) {
+	if err == nil {
+		w.Status.Children = lifeChildren
+	}
+	ready := lifeCondition(err)
+	ready.ObservedGeneration = w.Generation
+	meta.SetStatusCondition(&w.Status.Conditions, ready)
 }
 
 func (l rivalLife) child(ctx context.Context, w *widget, obj client.Object, mutate func()) error {
