@@ -206,8 +206,18 @@ func (m *Memory[K]) Judge(e controllerkit.Event, key K, hold Event) Verdict {
 		of.echoed = true
 		return Wait
 	default:
-		return of.echo
+		return of.once()
 	}
+}
+
+// once returns the verdict of an echo after the last call. Only the first one confirms: another
+// informer's event can add the key after the confirming call has begun.
+func (e *entry) once() Verdict {
+	verdict := e.echo
+	if verdict == Confirm {
+		e.echo = Wait
+	}
+	return verdict
 }
 
 // NewGeneration reports whether an event shows an object with another spec than before.
@@ -264,10 +274,11 @@ func (m *Memory[K]) End(key K, echo Verdict) (foreign []Event, verdict Verdict) 
 		}
 	}
 	verdict = Seen
+	e.echo = echo
 	if e.echoed {
-		verdict = echo
+		verdict = e.once()
 	}
-	e.running, e.underWay, e.held, e.echoed, e.echo = false, 0, nil, false, echo
+	e.running, e.underWay, e.held, e.echoed = false, 0, nil, false
 	return foreign, verdict
 }
 

@@ -75,6 +75,41 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestConfirmOnce: of several echoes after a call the first one confirms, and so does one that came
+// during the call.
+func TestConfirmOnce(t *testing.T) {
+	echo := func(m *Memory[string], version string) Verdict {
+		return m.Judge(controllerkit.Event{Kind: "update", Old: object("u", "1"), Object: object("u", version)}, "a", Event{})
+	}
+	m := wrote("7", "8", "9")
+	if got := echo(m, "7"); got != Confirm {
+		t.Errorf("the first echo: %d, want %d", got, Confirm)
+	}
+	if got := echo(m, "8"); got != Wait {
+		t.Errorf("the second echo: %d, want %d", got, Wait)
+	}
+	oneCall(m, "10")
+	if got := echo(m, "10"); got != Confirm {
+		t.Errorf("the first echo of the next call: %d, want %d", got, Confirm)
+	}
+
+	m = wrote()
+	m.Take("a")
+	for _, version := range []string{"7", "8"} {
+		m.Sending("a")
+		m.Answered("a", calls.Version{UID: "u", Version: version})
+	}
+	if got := echo(m, "7"); got != Wait {
+		t.Errorf("an echo during the call: %d, want %d", got, Wait)
+	}
+	if _, got := m.End("a", Confirm); got != Confirm {
+		t.Errorf("the end of the call: %d, want %d", got, Confirm)
+	}
+	if got := echo(m, "8"); got != Wait {
+		t.Errorf("an echo after the end: %d, want %d", got, Wait)
+	}
+}
+
 // TestRestore: after a restore of etcd, whose new history uses a version again, no event of another
 // passes for one that a call has read.
 func TestRestore(t *testing.T) {
