@@ -89,6 +89,7 @@ explore-objects: bin/controlplane ## explore the other packages: OPERATIONS (10^
 	go test -v -count=1 -timeout 0 -run '^TestModel$$' ./reconcile/internal/echoes -walks 1000000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerNoDuplicates$$' ./consistency -creations 10000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerCuts$$' ./informer -cuts 2000
+	go test -race -v -count=1 -timeout 0 -run '^TestServerModel$$' ./informer/compact -steps 10000
 	go test -v -count=1 -timeout 0 -run '^TestServerBeside$$' ./informer -beside 5
 	go test -v -count=1 -timeout 0 -run '^TestSeriesDoNotGrow' ./metrics -names 1000000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAgrees$$' ./ssa -applies $(APPLIES)

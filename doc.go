@@ -32,6 +32,8 @@
 //
 //   - [github.com/controllerkit/controllerkit/informer]: informers that start together, or
 //     an error that names the late one and the reason
+//   - [github.com/controllerkit/controllerkit/informer/compact]: informers whose caches take a
+//     fraction of the memory, and whose reads return private copies
 //   - [github.com/controllerkit/controllerkit/informer/ondemand]: informers that are opened, shared
 //     and closed while the program runs
 //   - [github.com/controllerkit/controllerkit/informer/scope]: one informer of namespaces and a selector

@@ -25,6 +25,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/informer/compact"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -100,7 +101,8 @@ func (s *spoiled) Read(p []byte) (int, error) {
 }
 
 // TestServerCuts injects a fault into the watch of an informer, and then changes objects: the
-// cache has the state of the API server afterwards. make explore does that 2,000 times.
+// cache has the state of the API server afterwards. Each second informer is one of package compact.
+// make explore does that 2,000 times.
 func TestServerCuts(t *testing.T) {
 	t.Parallel()
 	config := testserver.Config(t)
@@ -114,8 +116,10 @@ func TestServerCuts(t *testing.T) {
 		running.Go(func() {
 			defer func() { <-slots }()
 			kind := kindsOfCuts[n%len(kindsOfCuts)]
-			if _, err := survives(t, namespace, client, kind, fmt.Sprint("cut-", n), caught); err != nil {
-				t.Errorf("%s, number %d: %v", kind.name, n, err)
+			as := caught
+			as.compact = n%2 == 1
+			if _, err := survives(t, namespace, client, kind, fmt.Sprint("cut-", n), as); err != nil {
+				t.Errorf("%s, number %d, compact %v: %v", kind.name, n, as.compact, err)
 			}
 		})
 	}
@@ -126,6 +130,8 @@ func TestServerCuts(t *testing.T) {
 type side struct {
 	wrap []func(http.RoundTripper) http.RoundTripper
 	run  func(ctx context.Context, inf cache.SharedIndexInformer) error
+
+	compact bool // the informer is one of package compact
 }
 
 // caught is an informer whose silent watches end soon, so that a test of a stall is short.
@@ -252,9 +258,14 @@ func survives(t *testing.T, namespace string, client corev1client.ConfigMapInter
 	if err != nil {
 		return 0, err
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(typed, 0, informers.WithNamespace(namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "run=" + label }))
-	inf := factory.Core().V1().ConfigMaps().Informer()
+	tweak := func(o *metav1.ListOptions) { o.LabelSelector = "run=" + label }
+	factory := informers.NewSharedInformerFactoryWithOptions(typed, 0, informers.WithNamespace(namespace), informers.WithTweakListOptions(tweak))
+	var inf cache.SharedIndexInformer = factory.Core().V1().ConfigMaps().Informer()
+	if as.compact {
+		if inf, err = compact.New[*corev1.ConfigMap](typed.CoreV1().RESTClient(), "configmaps", compact.Options{Namespace: namespace, Tweak: tweak}); err != nil {
+			return 0, err
+		}
+	}
 	event := make(chan struct{}, 1) // since the cache was last compared
 	signal := func() {
 		select {

@@ -25,9 +25,14 @@ func (i *Informer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler,
 // AddEventHandlerWithOptions implements cache.SharedInformer.
 func (i *Informer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	if !kube.IsNil(h) {
-		h = &handler{h, map[cache.ObjectName]any{}}
+		h = Handler(h)
 	}
 	return i.SharedIndexInformer.AddEventHandlerWithOptions(h, options)
+}
+
+// Handler returns a handler that may get an [Object], and calls next with objects that fit.
+func Handler(next cache.ResourceEventHandler) cache.ResourceEventHandler {
+	return &handler{next, map[cache.ObjectName]any{}}
 }
 
 // handler calls another one with objects that fit:

@@ -115,7 +115,7 @@ func Join(objects []*Object) error {
 type Informer struct {
 	cache.SharedIndexInformer
 	name   string // of the type, for the name of the checker
-	report report
+	report Report
 }
 
 // New wraps an informer with the Index, which has not been started. name is that of the type of
@@ -128,8 +128,7 @@ func New(informer cache.SharedIndexInformer, name string) *Informer {
 
 // RunWithContext implements cache.SharedInformer.
 func (i *Informer) RunWithContext(ctx context.Context) {
-	logger := klog.FromContext(ctx)
-	i.report.logger.Store(&logger)
+	i.report.Begin(ctx)
 	i.SharedIndexInformer.RunWithContext(ctx)
 }
 
@@ -163,7 +162,7 @@ func (i *Informer) SetTransform(transform cache.TransformFunc) error {
 		switch o, ok := obj.(*Object); {
 		case ok:
 			if held, _, _ := store.GetByKey(nameOf(o).String()); !same(held, o) {
-				i.report.log(o)
+				i.report.Log(o.Err, "The informer goes on without an object that does not fit its Go type")
 			}
 		case transform != nil:
 			return transform(obj)
@@ -180,8 +179,8 @@ func same(held any, o *Object) bool {
 
 const reportEvery = time.Minute // a user can make any number of malformed objects
 
-// report logs malformed objects.
-type report struct {
+// Report logs at most one line a minute. Its zero value is ready.
+type Report struct {
 	logger atomic.Pointer[klog.Logger] // nil before the informer runs
 
 	mu      sync.Mutex // guards the fields below
@@ -189,7 +188,14 @@ type report struct {
 	omitted int
 }
 
-func (r *report) log(o *Object) {
+// Begin tells which logger the lines go to.
+func (r *Report) Begin(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	r.logger.Store(&logger)
+}
+
+// Log logs a line with err, unless it is too early.
+func (r *Report) Log(err error, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -201,7 +207,7 @@ func (r *report) log(o *Object) {
 	if l := r.logger.Load(); l != nil {
 		logger = *l
 	}
-	logger.Error(o.Err, "The informer goes on without an object that does not fit its Go type", "omitted", r.omitted)
+	logger.Error(err, message, "omitted", r.omitted)
 	r.last, r.omitted = now, 0
 }
 

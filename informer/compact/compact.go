@@ -1,0 +1,343 @@
+package compact
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/informer/compact/internal/encoded"
+	"github.com/controllerkit/controllerkit/informer/compact/internal/responses"
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/malformed"
+)
+
+// Options are the options of an informer. The zero value means all namespaces, all objects and
+// no index but the one by namespace.
+type Options struct {
+	// Namespace limits the informer to one. "" means all, and cluster-scoped resources need it.
+	Namespace string
+
+	// Tweak changes the options of each request, for example to set a LabelSelector. nil
+	// changes nothing.
+	Tweak func(*metav1.ListOptions)
+
+	// Drop has the fields that the cache does not keep, by the names in JSON, such as
+	// "data" or "spec.template". A path applies to each element of a list on its way, and ends
+	// with a key in brackets for one value of a map, as in
+	// "metadata.annotations[example.com/large]". Never write such an object back by an Update.
+	Drop []string
+
+	// ManagedFields keeps metadata.managedFields, which are dropped otherwise.
+	ManagedFields bool
+
+	// Indexers are the functions of indexes, which get objects of the Go type.
+	Indexers cache.Indexers
+
+	// Resync is the interval at which handlers see all objects again. 0 means never.
+	Resync time.Duration
+}
+
+// Header is the metadata of an object in a cache. Its methods are those of metav1.Object, and decode
+// what they return. It is immutable, and safe for concurrent use.
+type Header interface {
+	GetName() string
+	GetNamespace() string
+	GetUID() types.UID
+	GetResourceVersion() string
+	GetGeneration() int64
+	GetCreationTimestamp() metav1.Time
+	GetDeletionTimestamp() *metav1.Time
+	GetLabels() map[string]string
+	GetAnnotations() map[string]string
+	GetFinalizers() []string
+	GetOwnerReferences() []metav1.OwnerReference
+}
+
+// Informer is an informer with a compact cache. [New] and [Over] make one. It is safe for
+// concurrent use.
+type Informer[T controllerkit.Object] struct {
+	cache.SharedIndexInformer // its objects are *encoded.Object
+
+	kind     string
+	resource schema.GroupResource
+	typ      reflect.Type // of what T points to
+	reader   *responses.Reader
+	paths    []string // that reader drops
+	report   malformed.Report
+
+	mu       sync.Mutex                     // held while indexers changes
+	indexers atomic.Pointer[cache.Indexers] // with the functions of the caller
+	recent   recent
+}
+
+// New returns an informer of the resource, such as "pods", by the client of its group and
+// version, which each generated clientset has:
+//
+//	pods, err := compact.New[*corev1.Pod](client.CoreV1().RESTClient(), "pods", compact.Options{})
+//
+// In the factory of a clientset, it replaces the informer of the type for everybody:
+//
+//	factory.InformerFor(&corev1.Pod{}, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return pods })
+//
+// The name of T must be the kind. New sends no request. It returns an error if client is
+// nil, as that of a fake clientset is, if T is a built-in type of another version, or if a path
+// of options.Drop does not exist. The caller runs the informer. It cannot run twice.
+func New[T controllerkit.Object](client rest.Interface, resource string, options Options) (*Informer[T], error) {
+	i, err := newInformer[T](options)
+	switch {
+	case err != nil:
+		return nil, err
+	case kube.IsNil(client):
+		return nil, fmt.Errorf("compact: New of %s without a client: a fake clientset has none, so use Over with a ListWatch of it", i.kind)
+	case resource == "":
+		return nil, fmt.Errorf("compact: New of %s without a resource: name it, for example \"pods\"", i.kind)
+	}
+	version := client.APIVersion()
+	if err := fits(i.typ, version); err != nil {
+		return nil, fmt.Errorf("compact: New: %w", err)
+	}
+	i.resource = version.WithResource(resource).GroupResource()
+	from := source{client: client, resource: resource, namespace: options.Namespace, protobuf: isProtobuf(i.typ), reader: i.reader}
+	if err := i.listWatch(from.listWatch(options.Tweak), options); err != nil {
+		return nil, err
+	}
+	return i, nil
+}
+
+// Over returns an informer whose lists and watches are those of lw, and have objects of T. It is
+// for a fake clientset, and for what has no client of its own. Namespace and Tweak of options are
+// not used. Over returns an error if lw is nil, or if a path of options.Drop does not exist.
+func Over[T controllerkit.Object](lw cache.ListerWatcher, options Options) (*Informer[T], error) {
+	i, err := newInformer[T](options)
+	switch {
+	case err != nil:
+		return nil, err
+	case kube.IsNil(lw):
+		return nil, fmt.Errorf("compact: Over of %s without a ListerWatcher", i.kind)
+	case options.Namespace != "" || options.Tweak != nil:
+		return nil, fmt.Errorf("compact: Over of %s with a Namespace or Tweak: the ListerWatcher decides what it lists", i.kind)
+	}
+	i.resource = schema.GroupResource{Resource: strings.ToLower(i.kind)}
+	if err := i.listWatch(over(lw, i.encodeAny), options); err != nil {
+		return nil, err
+	}
+	return i, nil
+}
+
+const managedFields = "metadata.managedFields"
+
+func newInformer[T controllerkit.Object](options Options) (*Informer[T], error) {
+	t := reflect.TypeFor[T]()
+	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+		return nil, fmt.Errorf("compact: %s is no pointer to a struct: use e.g. *corev1.Pod", t)
+	}
+	i := &Informer[T]{typ: t.Elem(), kind: t.Elem().Name(), paths: slices.Clone(options.Drop)}
+	if i.unstructured() {
+		return nil, fmt.Errorf("compact: %s has no fields to decode: give New a Go type, or use a dynamic informer", t)
+	}
+	if !options.ManagedFields {
+		i.paths = append(i.paths, managedFields)
+	}
+	i.reader = &responses.Reader{Kind: i.kind}
+	if err := i.drop(); err != nil {
+		return nil, fmt.Errorf("compact: Drop of %s: %w", i.kind, err)
+	}
+	indexers := cache.Indexers{}
+	i.indexers.Store(&indexers)
+	return i, nil
+}
+
+func (i *Informer[T]) unstructured() bool {
+	_, ok := reflect.New(i.typ).Interface().(runtime.Unstructured)
+	return ok
+}
+
+// drop applies paths.
+func (i *Informer[T]) drop() (err error) {
+	i.reader.Drop = nil
+	if len(i.paths) > 0 {
+		i.reader.Drop, err = encoded.NewDrop(i.typ, i.paths...)
+	}
+	return err
+}
+
+// listWatch makes the informer around what lists and watches encoded objects.
+func (i *Informer[T]) listWatch(lw cache.ListerWatcher, options Options) error {
+	name := reflect.PointerTo(i.typ).String()
+	i.SharedIndexInformer = cache.NewSharedIndexInformerWithOptions(lw, &encoded.Object{}, cache.SharedIndexInformerOptions{
+		ResyncPeriod:      options.Resync,
+		Indexers:          cache.Indexers{cache.NamespaceIndex: byNamespace},
+		ObjectDescription: name,
+	})
+	own := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
+	i.indexers.Store(&own)
+	others := maps.Clone(options.Indexers)
+	delete(others, cache.NamespaceIndex)
+	return i.AddIndexers(others)
+}
+
+// fits reports whether a type of k8s.io/api is of the client's version.
+func fits(t reflect.Type, of schema.GroupVersion) error {
+	_, path, ok := strings.Cut(t.PkgPath(), "k8s.io/api/")
+	group, version, two := strings.Cut(path, "/")
+	if !ok || !two {
+		return nil
+	}
+	short, _, _ := strings.Cut(of.Group, ".")
+	if short == "" {
+		short = "core"
+	}
+	if version == of.Version && (group == short || group == "apiserverinternal") {
+		return nil
+	}
+	return fmt.Errorf("%s does not belong to the client's version %s: use the RESTClient of its version", t, of)
+}
+
+func isProtobuf(t reflect.Type) bool {
+	_, ok := reflect.New(t).Interface().(encoded.Message)
+	return ok
+}
+
+// RunWithContext implements cache.SharedInformer.
+func (i *Informer[T]) RunWithContext(ctx context.Context) {
+	i.report.Begin(ctx)
+	i.SharedIndexInformer.RunWithContext(ctx)
+}
+
+// SetTransform implements cache.SharedInformer. transform gets a decoded object, and what it
+// returns is encoded, which costs more than the decoding. For informer.Trim this is not so.
+// It must return a T.
+func (i *Informer[T]) SetTransform(transform cache.TransformFunc) error {
+	if err := i.SharedIndexInformer.SetTransform(nil); err != nil {
+		return err // it was started
+	}
+	if transform == nil {
+		return nil
+	}
+	if isTrim(transform) {
+		i.paths = append(i.paths, managedFields, lastApplied)
+		return i.drop()
+	}
+	return i.SharedIndexInformer.SetTransform(func(obj any) (any, error) {
+		o, ok := obj.(*encoded.Object)
+		if !ok {
+			return transform(obj)
+		}
+		decoded, err := i.decode(o)
+		if err != nil {
+			return o, nil //nolint:nilerr // it stays as it is: Get returns the error
+		}
+		changed, err := transform(decoded)
+		if err != nil {
+			return nil, err
+		}
+		return i.encode(changed)
+	})
+}
+
+// Get returns a new object from the cache. If there is none, the error is a NotFound of
+// apierrors. namespace is "" for a cluster-scoped resource.
+func (i *Informer[T]) Get(namespace, name string) (obj T, err error) {
+	o, ok := i.object(namespace, name)
+	if !ok {
+		return obj, apierrors.NewNotFound(i.resource, name)
+	}
+	return i.decode(o)
+}
+
+func (i *Informer[T]) object(namespace, name string) (*encoded.Object, bool) {
+	key := name
+	if namespace != "" {
+		key = namespace + "/" + name
+	}
+	obj, _, _ := i.store().GetByKey(key) // it returns no error
+	o, ok := obj.(*encoded.Object)
+	return o, ok
+}
+
+// List returns the selected objects of a namespace, in no order. "" means all namespaces, and a nil
+// selector means all objects. It decodes the selected ones. If some do not decode, it returns the
+// others and an error that names up to 10 of them.
+func (i *Informer[T]) List(namespace string, selector labels.Selector) ([]T, error) {
+	var selected []any
+	all, err := i.objects(namespace)
+	if err != nil {
+		return nil, err
+	}
+	for _, obj := range all {
+		if o, ok := obj.(*encoded.Object); ok && (selector == nil || selector.Empty() || selector.Matches(labels.Set(o.GetLabels()))) {
+			selected = append(selected, o)
+		}
+	}
+	return i.decodeAll(selected)
+}
+
+func (i *Informer[T]) objects(namespace string) ([]any, error) {
+	if namespace == "" {
+		return i.store().List(), nil
+	}
+	return i.store().ByIndex(cache.NamespaceIndex, namespace)
+}
+
+// ByIndex returns the objects that have the value in an index of Options.Indexers or AddIndexers,
+// in no order. If some objects are not indexed or do not decode, it returns the others and an error that
+// names up to 10 of them.
+func (i *Informer[T]) ByIndex(index, value string) ([]T, error) {
+	found, err := i.store().ByIndex(index, value)
+	if err != nil {
+		return nil, fmt.Errorf("compact: %w", err)
+	}
+	objects, err := i.decodeAll(found)
+	return objects, errors.Join(err, i.unindexed(index))
+}
+
+// All yields the objects of the cache in no order, each decoded when its turn comes, or the error of
+// decoding it. It sees the cache as it was at its begin.
+func (i *Informer[T]) All() iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for _, obj := range i.store().List() {
+			if o, ok := obj.(*encoded.Object); ok && !yield(i.decode(o)) {
+				return
+			}
+		}
+	}
+}
+
+// Header returns the metadata of an object, and false if the cache has none of the name.
+func (i *Informer[T]) Header(namespace, name string) (Header, bool) {
+	o, ok := i.object(namespace, name)
+	if !ok {
+		return nil, false
+	}
+	return o, true
+}
+
+// Headers yields the metadata of all objects of the cache, in no order. It sees the cache as it was
+// at its begin.
+func (i *Informer[T]) Headers() iter.Seq[Header] {
+	return func(yield func(Header) bool) {
+		for _, obj := range i.store().List() {
+			if o, ok := obj.(*encoded.Object); ok && !yield(o) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package encoded
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	apijson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// ErrShort is returned for JSON that ends within a value.
+var ErrShort = errors.New("the value does not end")
+
+// space returns the index of the first byte from i on that is no white space.
+func space(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+// Skip returns the index behind the value that begins at b[i]. It does not check what is within
+// the value more than that needs.
+func Skip(b []byte, i int) (int, error) {
+	if i >= len(b) {
+		return 0, ErrShort
+	}
+	if b[i] == '"' || b[i] == '{' || b[i] == '[' {
+		s := Scanner{next: i}
+		if !s.End(b) {
+			return 0, ErrShort
+		}
+		return s.next, nil
+	}
+	begin := i
+	for i < len(b) && !delimits(b[i]) {
+		i++
+	}
+	if i == begin {
+		return 0, errMalformed
+	}
+	return i, nil
+}
+
+// delimits reports whether a byte ends a number or a word.
+func delimits(c byte) bool {
+	switch c {
+	case ',', ':', '"', '{', '}', '[', ']', ' ', '\n', '\t', '\r':
+		return true
+	}
+	return false
+}
+
+// Scanner finds the end of an object, array or string in a buffer that grows.
+type Scanner struct {
+	next   int  // the first byte that was not scanned
+	depth  int  // of objects and arrays
+	quoted bool // the byte is in a string
+	text   int  // the begin of that string, behind its quote
+}
+
+// Next returns the index behind the value.
+func (s *Scanner) Next() int { return s.next }
+
+// End goes on and reports whether the value has ended. b must begin as it did before.
+func (s *Scanner) End(b []byte) bool {
+	for {
+		if s.quoted {
+			n := bytes.IndexByte(b[s.next:], '"')
+			if n < 0 {
+				s.next = len(b)
+				return false
+			}
+			end := s.next + n
+			slashes := 0
+			for end-1-slashes >= s.text && b[end-1-slashes] == '\\' {
+				slashes++
+			}
+			s.next = end + 1
+			if s.quoted = slashes%2 != 0; !s.quoted && s.depth == 0 {
+				return true
+			}
+			continue
+		}
+		if s.next >= len(b) {
+			return false
+		}
+		c := b[s.next]
+		s.next++
+		switch c {
+		case '"':
+			s.quoted, s.text = true, s.next
+		case '{', '[':
+			s.depth++
+		case '}', ']':
+			if s.depth--; s.depth <= 0 {
+				return true
+			}
+		}
+	}
+}
+
+// Members calls f with each member of the JSON object that begins at b[i], and returns the index
+// behind the object. value is a part of b that begins at index at.
+func Members(b []byte, i int, f func(name []byte, value []byte, at int) error) (int, error) {
+	if i >= len(b) || b[i] != '{' {
+		return 0, errMalformed
+	}
+	i = space(b, i+1)
+	if i < len(b) && b[i] == '}' {
+		return i + 1, nil
+	}
+	for {
+		if i >= len(b) {
+			return 0, ErrShort
+		}
+		if b[i] != '"' {
+			return 0, errMalformed
+		}
+		end, err := Skip(b, i)
+		if err != nil {
+			return 0, err
+		}
+		key, err := literal(b[i:end])
+		if err != nil {
+			return 0, err
+		}
+		if i = space(b, end); i >= len(b) || b[i] != ':' {
+			return 0, errMalformed
+		}
+		i = space(b, i+1)
+		if end, err = Skip(b, i); err != nil {
+			return 0, err
+		}
+		if err := f(key, b[i:end], i); err != nil {
+			return 0, err
+		}
+		i = space(b, end)
+		switch {
+		case i >= len(b):
+			return 0, ErrShort
+		case b[i] == '}':
+			return i + 1, nil
+		case b[i] != ',':
+			return 0, errMalformed
+		}
+		i = space(b, i+1)
+	}
+}
+
+// literal returns what a string in quotes stands for. Without an escape it is a part of quoted.
+func literal(quoted []byte) ([]byte, error) {
+	for _, c := range quoted {
+		if c == '\\' || c >= 0x80 || c < ' ' {
+			var s string
+			if err := json.Unmarshal(quoted, &s); err != nil {
+				return nil, errMalformed
+			}
+			return []byte(s), nil
+		}
+	}
+	return quoted[1 : len(quoted)-1], nil
+}
+
+// keepJSON appends what is kept of a value.
+func keepJSON(out, value []byte, n *node) ([]byte, error) {
+	switch {
+	case len(n.fields) == 0 && len(n.keys) == 0:
+		return append(out, value...), nil
+	case len(value) > 0 && value[0] == '{':
+		out = append(out, '{')
+		begin := len(out)
+		_, err := Members(value, 0, func(name, v []byte, at int) error {
+			child := n.member(string(name))
+			if child != nil && child.all || slices.Contains(n.keys, string(name)) {
+				return nil
+			}
+			if len(out) > begin {
+				out = append(out, ',')
+			}
+			quoted, err := json.Marshal(string(name))
+			if err != nil {
+				return err
+			}
+			out = append(append(out, quoted...), ':')
+			if child == nil {
+				out = append(out, v...)
+				return nil
+			}
+			out, err = keepJSON(out, v, child)
+			return err
+		})
+		return append(out, '}'), err
+	case len(value) > 0 && value[0] == '[':
+		return keepArray(out, value, n)
+	}
+	return append(out, value...), nil
+}
+
+func keepArray(out, value []byte, n *node) ([]byte, error) {
+	out = append(out, '[')
+	begin := len(out)
+	err := elements(value, func(v []byte) (err error) {
+		if len(out) > begin {
+			out = append(out, ',')
+		}
+		out, err = keepJSON(out, v, n)
+		return err
+	})
+	return append(out, ']'), err
+}
+
+// elements calls f with each element of a JSON array.
+func elements(array []byte, f func(value []byte) error) error {
+	i := space(array, 1)
+	if i < len(array) && array[i] == ']' {
+		return nil
+	}
+	for {
+		end, err := Skip(array, i)
+		if err != nil {
+			return err
+		}
+		if err := f(array[i:end]); err != nil {
+			return err
+		}
+		i = space(array, end)
+		switch {
+		case i >= len(array):
+			return ErrShort
+		case array[i] == ']':
+			return nil
+		case array[i] != ',':
+			return errMalformed
+		}
+		i = space(array, i+1)
+	}
+}
+
+// locateJSON finds the strings of the header. Of a member that occurs twice, the last one counts,
+// as for apimachinery's decoder; null does not.
+func (o *Object) locateJSON() error {
+	_, err := Members(o.Bytes(), 0, func(member, value []byte, _ int) error {
+		if string(member) != "metadata" || string(value) == "null" {
+			return nil
+		}
+		_, err := Members(value, 0, func(member, value []byte, _ int) error {
+			i, ok := header(string(member))
+			switch {
+			case !ok || string(value) == "null":
+				return nil
+			case value[0] != '"':
+				return errMalformed
+			}
+			text, err := literal(value)
+			if err != nil {
+				return err
+			}
+			return o.set(i, text)
+		})
+		return err
+	})
+	return err
+}
+
+// memberOf decodes a member of an object's metadata.
+func (o *Object) memberOf(name string, into any) error {
+	_, err := Members(o.Bytes(), 0, func(member, value []byte, _ int) error {
+		if string(member) != "metadata" || string(value) == "null" {
+			return nil
+		}
+		_, err := Members(value, 0, func(member, value []byte, _ int) error {
+			if string(member) != name {
+				return nil
+			}
+			return apijson.Unmarshal(value, into)
+		})
+		return err
+	})
+	return err
+}

@@ -1,0 +1,160 @@
+// Package responses cuts the responses of the API server into objects without decoding them.
+package responses
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apijson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/controllerkit/controllerkit/informer/compact/internal/encoded"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// A Reader reads responses.
+type Reader struct {
+	// Kind is the kind of the objects. A response with another one is an error.
+	Kind string
+	// Drop is what is not kept of the objects.
+	Drop *encoded.Drop
+}
+
+// List is a list of objects.
+type List struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+	Items []*encoded.Object
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *List) DeepCopyObject() runtime.Object {
+	return &List{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy(), Items: append([]*encoded.Object(nil), l.Items...)}
+}
+
+// maxObject bounds the bytes of an object, as client-go bounds those of an event.
+const maxObject = 16 << 20
+
+var (
+	errSize = fmt.Errorf("an object of more than %d bytes", maxObject)
+	errName = errors.New("an object without metadata.name")
+)
+
+// The begin of a response tells its format, because client-go returns a stream without its headers.
+const (
+	envelope = "k8s\x00" // of each message in protobuf
+	cbor     = 0xd9      // of each item in CBOR
+)
+
+// List reads a list, of which it holds one object at a time in both forms.
+func (r Reader) List(body io.Reader) (*List, error) {
+	b := bufio.NewReaderSize(body, 32<<10)
+	begin, err := b.Peek(len(envelope))
+	list := &List{}
+	switch {
+	case string(begin) == envelope:
+		err = r.protobufList(b, list)
+	case len(begin) == 0:
+		err = fmt.Errorf("an empty response: %w", err)
+	default:
+		err = r.jsonList(b, list)
+	}
+	if err == nil {
+		err = r.check(list.Kind, r.Kind+"List")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a list of %s: %w", r.Kind, err)
+	}
+	return list, nil
+}
+
+// check compares kinds. Some responses have none.
+func (r Reader) check(kind, want string) error {
+	if kind != "" && kind != want {
+		return fmt.Errorf("the API server sent a %s where a %s belongs: check type and resource", kube.Printable(kind, 64), want)
+	}
+	return nil
+}
+
+// add parses an item.
+func (r Reader) add(list *List, data []byte, format encoded.Format, scratch *[]byte) error {
+	o, err := encoded.Parse(data, format, r.Drop, scratch)
+	switch {
+	case err != nil:
+		return fmt.Errorf("object %d: %w", len(list.Items), err)
+	case o.GetName() == "":
+		return fmt.Errorf("object %d: %w", len(list.Items), errName)
+	}
+	list.Items = append(list.Items, o)
+	return nil
+}
+
+func (r Reader) jsonList(body io.Reader, list *List) error {
+	d := json.NewDecoder(body)
+	if err := delimiter(d, '{'); err != nil {
+		return err
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return err
+		}
+		if key == "items" {
+			err = r.jsonItems(d, list)
+		} else {
+			var value json.RawMessage
+			if err = d.Decode(&value); err == nil {
+				switch key {
+				case "kind":
+					err = apijson.Unmarshal(value, &list.Kind)
+				case "apiVersion":
+					err = apijson.Unmarshal(value, &list.APIVersion)
+				case "metadata":
+					err = apijson.Unmarshal(value, &list.ListMeta)
+				}
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return delimiter(d, '}')
+}
+
+func (r Reader) jsonItems(d *json.Decoder, list *List) error {
+	switch t, err := d.Token(); {
+	case err != nil:
+		return err
+	case t == nil:
+		return nil
+	case t != json.Delim('['):
+		return fmt.Errorf("items: a %T in place of [", t)
+	}
+	var value json.RawMessage
+	var scratch []byte
+	for d.More() {
+		value = value[:0]
+		if err := d.Decode(&value); err != nil {
+			return err
+		}
+		if len(value) > maxObject {
+			return errSize
+		}
+		if err := r.add(list, value, encoded.JSON, &scratch); err != nil {
+			return err
+		}
+	}
+	return delimiter(d, ']')
+}
+
+func delimiter(d *json.Decoder, want json.Delim) error {
+	t, err := d.Token()
+	if err == nil && t != want {
+		err = fmt.Errorf("%v in place of %v", t, want)
+	}
+	return err
+}
