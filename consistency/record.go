@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/controllerkit/controllerkit/internal/headers"
 )
 
 // storeVersion is the method of cache.Store that returns the version up to which the
@@ -107,6 +109,15 @@ func reached(read, wrote string) bool {
 // objects is the method of cache.Store that returns an object.
 type objects interface {
 	GetByKey(key string) (item any, exists bool, err error)
+}
+
+// byKey is GetByKey, which decodes no object.
+func byKey(store objects, key string) (item any, exists bool, err error) {
+	if encoded, ok := store.(headers.Store); ok {
+		item, exists = encoded.Header(key)
+		return item, exists, nil
+	}
+	return store.GetByKey(key)
 }
 
 // objectsLocked returns the store of the resource if it has GetByKey.
@@ -384,7 +395,7 @@ func (s *Store) absentLocked(object objectRef, uid types.UID) (read string, _ ve
 	if read == "" {
 		return read, behind // the store is not filled yet
 	}
-	item, exists, err := held.GetByKey(object.name)
+	item, exists, err := byKey(held, object.name)
 	if err == nil && !exists {
 		return read, ready
 	}
@@ -398,7 +409,7 @@ func (s *Store) absentLocked(object objectRef, uid types.UID) (read string, _ ve
 // seen reports whether the store, which has reached version, shows a newer object than
 // the conflict, and returns the version of its copy, "" if absent.
 func (r *refusal) seen(store objects, name, version string) (read string, _ bool) {
-	item, exists, err := store.GetByKey(name)
+	item, exists, err := byKey(store, name)
 	if err != nil && !exists { // an object that does not fit its Go type exists and comes with an error
 		return "", false
 	}

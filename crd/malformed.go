@@ -24,7 +24,7 @@ import (
 // the Go type, such as a metav1.Duration of the text "99999999999999s" in a field that the schema
 // calls a string. The call of a write has then written. The error names the object. Package
 // reconcile retries it as rejected.
-var ErrMalformed = errors.New("crd: malformed object")
+var ErrMalformed = malformed.Err
 
 // malformedError is an ErrMalformed.
 type malformedError struct{ text string }

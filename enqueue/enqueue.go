@@ -57,6 +57,9 @@ func Handler[T any, K comparable](q controllerkit.Adder[K], keys func(T) []K) ca
 // A nil object, or an object of another type than T, is a programming error, and
 // the handler panics at the first such event. HandlerAt itself panics if q or keys
 // is nil.
+//
+// If T is metav1.Object, as in KeyOf[metav1.Object], an informer of package compact does not
+// decode the objects: keys gets their metadata, which it must not change.
 func HandlerAt[T any, K comparable](q controllerkit.Adder[K], keys func(T) []K, priority int) cache.ResourceEventHandler {
 	return newHandler("HandlerAt", q, keys, priority)
 }
@@ -82,6 +85,11 @@ type handler[T any, K comparable] struct {
 	keys  func(T) []K
 	low   controllerkit.AddOptions // for the initial list and resyncs
 }
+
+// MetadataAlone reports whether keys gets any object of the API. See package headers.
+func (h *handler[T, K]) MetadataAlone() bool { return anyObject[T]() }
+
+func anyObject[T any]() bool { return reflect.TypeFor[T]() == reflect.TypeFor[metav1.Object]() }
 
 func (h *handler[T, K]) OnAdd(obj any, isInInitialList bool) {
 	kind := calls.Add

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -57,6 +58,9 @@ type filter[T any] struct {
 	h    cache.ResourceEventHandler
 	pass Predicate[T]
 }
+
+// MetadataAlone reports whether pass and the handler get any object of the API. See package headers.
+func (f *filter[T]) MetadataAlone() bool { return anyObject[T]() && headers.Alone(f.h) }
 
 func (f *filter[T]) OnAdd(obj any, isInInitialList bool) {
 	if f.pass(Event[T]{New: f.object(obj), Created: true, Initial: isInInitialList}) {

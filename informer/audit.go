@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/informer/internal/pause"
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -189,12 +189,8 @@ type object struct {
 
 // cached returns the cached object with the key.
 func (c audited) cached(key string) object {
-	obj, ok, _ := c.informer.GetStore().GetByKey(key) // the error of an object that does not fit its type
+	m, ok := headers.Get(c.informer.GetStore(), key)
 	if !ok {
-		return object{}
-	}
-	m, err := meta.Accessor(obj)
-	if err != nil {
 		return object{}
 	}
 	return object{m.GetUID(), m.GetResourceVersion()}

@@ -15,6 +15,7 @@ import (
 	"github.com/controllerkit/controllerkit/informer/internal/reflectorlog"
 	"github.com/controllerkit/controllerkit/informer/internal/samples"
 	"github.com/controllerkit/controllerkit/internal/alive"
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -273,8 +274,10 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 	}
 	if s.Mutated != nil {
 		for _, m := range s.members {
-			if _, err := m.informer.AddEventHandler(&m.samples); err != nil {
-				return nil, fmt.Errorf("informer: %q: add a handler that samples objects: %w", m.name, err)
+			if !headers.Decodes(m.informer.GetStore()) { // the program cannot change what the others hold
+				if _, err := m.informer.AddEventHandler(&m.samples); err != nil {
+					return nil, fmt.Errorf("informer: %q: add a handler that samples objects: %w", m.name, err)
+				}
 			}
 			if !kube.IsNil(s.Metrics) {
 				s.Metrics.InformerMutated(m.name, 0)

@@ -71,7 +71,7 @@ func For[T any, L interface {
 		c.fail("For was called for %s and for %s: use Watches for the second, or a second controller", c.owner, resource)
 	}
 	c.owner = resource
-	return watch(c, resource, from, func(obj T) []types.NamespacedName { return enqueue.KeyOf(object(obj)) }, pass)
+	return owned(c, resource, from, enqueue.KeyOf[metav1.Object], pass)
 }
 
 // Owns queues the controller owner of each object of resource, if it is an object of
@@ -83,9 +83,9 @@ func Owns[T any, L interface {
 	Lister() L
 }, pass ...enqueue.Predicate[T]) L {
 	c.owns = true
-	return watch(c, resource, from, func(obj T) []types.NamespacedName {
+	return owned(c, resource, from, func(obj metav1.Object) []types.NamespacedName {
 		kind := c.kind()
-		keys := enqueue.ControllerOf[metav1.Object](kind.GroupKind())(object(obj))
+		keys := enqueue.ControllerOf[metav1.Object](kind.GroupKind())(obj)
 		if len(keys) > 0 && !kind.Namespaced { // an object has at most one controller
 			keys[0].Namespace = ""
 		}
@@ -106,13 +106,47 @@ func Watches[T any, L interface {
 	return watch(c, resource, from, keys, pass)
 }
 
+// owned is watch with a function of the metadata alone. Without a predicate, an informer of package
+// compact does not decode the objects of events.
+func owned[T any, L any](c *Controller, resource schema.GroupResource, from interface {
+	Informer() cache.SharedIndexInformer
+	Lister() L
+}, keys func(metav1.Object) []types.NamespacedName, pass []enqueue.Predicate[T]) L {
+	if len(pass) > 0 {
+		return watch(c, resource, from, func(obj T) []types.NamespacedName { return keys(object(obj)) }, pass)
+	}
+	return handle[T](c, resource, from, func() cache.ResourceEventHandler { return enqueue.Handler(c.adder(resource), keys) })
+}
+
 // object returns obj as an object of the API: an informer holds no other ones.
 func object(obj any) metav1.Object { return obj.(metav1.Object) }
 
 func watch[T any, L any](c *Controller, resource schema.GroupResource, from interface {
 	Informer() cache.SharedIndexInformer
 	Lister() L
-}, keys func(T) []types.NamespacedName, pass []enqueue.Predicate[T]) (lister L) {
+}, keys func(T) []types.NamespacedName, pass []enqueue.Predicate[T]) L {
+	return handle[T](c, resource, from, func() cache.ResourceEventHandler {
+		switch {
+		case keys == nil:
+			c.fail("the function of Watches for %s is nil", resource)
+			return nil
+		case slices.ContainsFunc(pass, func(p enqueue.Predicate[T]) bool { return p == nil }):
+			c.fail("a predicate for %s is nil", resource)
+			return nil
+		}
+		handler := enqueue.Handler(c.adder(resource), keys)
+		if len(pass) > 0 {
+			handler = enqueue.Filter(handler, enqueue.And(pass...))
+		}
+		return handler
+	})
+}
+
+// handle adds a handler of objects of T to the informer. newHandler returns nil after an error.
+func handle[T any, L any](c *Controller, resource schema.GroupResource, from interface {
+	Informer() cache.SharedIndexInformer
+	Lister() L
+}, newHandler func() cache.ResourceEventHandler) (lister L) {
 	var informer cache.SharedIndexInformer
 	if !kube.IsNil(from) {
 		informer = from.Informer()
@@ -124,16 +158,10 @@ func watch[T any, L any](c *Controller, resource schema.GroupResource, from inte
 	case kube.IsNil(informer):
 		c.fail("the informer of %s is nil", resource)
 		return lister
-	case keys == nil:
-		c.fail("the function of Watches for %s is nil", resource)
-		return from.Lister()
-	case slices.ContainsFunc(pass, func(p enqueue.Predicate[T]) bool { return p == nil }):
-		c.fail("a predicate for %s is nil", resource)
-		return from.Lister()
 	}
-	handler := enqueue.Handler(c.adder(resource), keys)
-	if len(pass) > 0 {
-		handler = enqueue.Filter(handler, enqueue.And(pass...))
+	handler := newHandler()
+	if handler == nil {
+		return from.Lister()
 	}
 	handler = &guard.Handler{ResourceEventHandler: handler, Logger: func() klog.Logger {
 		return c.op.logger.WithValues("controller", c.Loop.Name, "resource", resource)

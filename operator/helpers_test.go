@@ -13,12 +13,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/informer/compact"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/operator"
@@ -42,7 +45,44 @@ type pairs struct {
 	created chan string
 }
 
+// caches prepares the informers of ConfigMaps and Secrets in a factory.
+type caches func(t *testing.T, factory informers.SharedInformerFactory, kube kubernetes.Interface, namespace string)
+
+// eachCache runs a test with the typed informers of the factory, and with those of package compact.
+func eachCache(t *testing.T, test func(t *testing.T, cached caches)) {
+	t.Helper()
+	for name, cached := range map[string]caches{"typed": typedCaches, "compact": compactCaches} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, cached)
+		})
+	}
+}
+
+func typedCaches(*testing.T, informers.SharedInformerFactory, kubernetes.Interface, string) {}
+
+func compactCaches(t *testing.T, factory informers.SharedInformerFactory, kube kubernetes.Interface, namespace string) {
+	t.Helper()
+	client := kube.CoreV1().RESTClient()
+	configMaps, err := compact.New[*corev1.ConfigMap](client, "configmaps", compact.Options{Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets, err := compact.New[*corev1.Secret](client, "secrets", compact.Options{Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for obj, informer := range map[runtime.Object]cache.SharedIndexInformer{&corev1.ConfigMap{}: configMaps, &corev1.Secret{}: secrets} {
+		factory.InformerFor(obj, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return informer })
+	}
+}
+
 func newPairs(t *testing.T, config *rest.Config, namespace string, options operator.Options) *pairs {
+	t.Helper()
+	return newPairsWith(t, config, namespace, options, typedCaches)
+}
+
+func newPairsWith(t *testing.T, config *rest.Config, namespace string, options operator.Options, cached caches) *pairs {
 	t.Helper()
 	op, err := operator.New(config, options)
 	if err != nil {
@@ -50,6 +90,7 @@ func newPairs(t *testing.T, config *rest.Config, namespace string, options opera
 	}
 	p := &pairs{op: op, kube: kubernetes.NewForConfigOrDie(op.Config), namespace: namespace, created: make(chan string, 100)}
 	factory := informers.NewSharedInformerFactoryWithOptions(p.kube, 0, informers.WithNamespace(namespace))
+	cached(t, factory, p.kube, namespace)
 	p.c = op.Controller("pairs", p.reconcile)
 	p.configMaps = operator.For(p.c, corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps())
 	p.secrets = operator.Owns(p.c, corev1.Resource("secrets"), factory.Core().V1().Secrets())

@@ -16,8 +16,12 @@ import (
 // for each informer, and counts the objects that its controllers reconcile.
 func TestServerMetrics(t *testing.T) {
 	t.Parallel()
+	eachCache(t, testServerMetrics)
+}
+
+func testServerMetrics(t *testing.T, cached caches) {
 	config, namespace := testserver.Config(t), testserver.Namespace(t)
-	p := newPairs(t, config, namespace, operator.Options{Name: "measured"})
+	p := newPairsWith(t, config, namespace, operator.Options{Name: "measured"}, cached)
 	logs := testlog.New()
 	start(t, p.op, logs)
 	create(t, config, namespace, "make-one")

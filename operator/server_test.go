@@ -235,8 +235,12 @@ func (r recording) RoundTrip(req *http.Request) (*http.Response, error) {
 // so that a reconcile from an old cache would make a second one.
 func TestServerReadsOwnWrites(t *testing.T) {
 	t.Parallel()
+	eachCache(t, testServerReadsOwnWrites)
+}
+
+func testServerReadsOwnWrites(t *testing.T, cached caches) {
 	namespace := testserver.Namespace(t)
-	p := newPairs(t, testserver.Config(t), namespace, operator.Options{Name: "pairs"})
+	p := newPairsWith(t, testserver.Config(t), namespace, operator.Options{Name: "pairs"}, cached)
 	p.c.Loop.Workers = 8
 	// Each call queues its key again at once, so that the next one would be early.
 	inner := p.c.Loop.Reconcile

@@ -43,7 +43,7 @@ func (r *replica) ReconcileFinished(ctx context.Context, controller, result stri
 	r.late = max(r.late, latency)
 }
 
-func newReplica(t *testing.T, namespace string) *replica {
+func newReplica(t *testing.T, namespace string, cached caches) *replica {
 	t.Helper()
 	r := &replica{called: make(chan string, 1000), deleted: make(chan string, 1000), queue: queue.New(queue.Config[types.NamespacedName]{})}
 	var err error
@@ -54,7 +54,10 @@ func newReplica(t *testing.T, namespace string) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	maps := informers.NewSharedInformerFactoryWithOptions(kubernetes.NewForConfigOrDie(r.op.Config), 0, informers.WithNamespace(namespace)).Core().V1().ConfigMaps()
+	kube := kubernetes.NewForConfigOrDie(r.op.Config)
+	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace))
+	cached(t, factory, kube, namespace)
+	maps := factory.Core().V1().ConfigMaps()
 	c := r.op.Controller("maps", func(_ context.Context, key types.NamespacedName) (reconcile.Result, error) {
 		r.called <- key.Name
 		if key.Name == "slow" && r.block != nil {
@@ -89,6 +92,10 @@ func await(t *testing.T, c <-chan string, name string) {
 // Proves OP6.
 func TestServerStandby(t *testing.T) {
 	t.Parallel()
+	eachCache(t, testServerStandby)
+}
+
+func testServerStandby(t *testing.T, cached caches) {
 	namespace := testserver.Namespace(t)
 	maps := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoreV1().ConfigMaps(namespace)
 	remove := func(name string) {
@@ -101,7 +108,7 @@ func TestServerStandby(t *testing.T) {
 		create(t, testserver.Config(t), namespace, fmt.Sprint("map", i))
 	}
 	create(t, testserver.Config(t), namespace, "late")
-	first, second := newReplica(t, namespace), newReplica(t, namespace)
+	first, second := newReplica(t, namespace, cached), newReplica(t, namespace, cached)
 	first.block = make(chan struct{})
 	stop := start(t, first.op, testlog.New())
 	await(t, first.called, "late")

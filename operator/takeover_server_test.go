@@ -62,6 +62,10 @@ func (b lateBody) Read(p []byte) (int, error) {
 // what the last leader has cleaned up becomes the leader. Its call does not get a Held.
 func TestServerStaleTakeover(t *testing.T) {
 	t.Parallel()
+	eachCache(t, testServerStaleTakeover)
+}
+
+func testServerStaleTakeover(t *testing.T, caches caches) {
 	const name = "example.com/bucket"
 	namespace := testserver.Namespace(t)
 	kube := kubernetes.NewForConfigOrDie(testserver.Config(t))
@@ -114,7 +118,9 @@ func TestServerStaleTakeover(t *testing.T) {
 		err                 error
 	}
 	calls := make(chan call, 100)
-	factory := informers.NewSharedInformerFactoryWithOptions(kubernetes.NewForConfigOrDie(op.Config), 0, informers.WithNamespace(namespace))
+	replicas := kubernetes.NewForConfigOrDie(op.Config)
+	factory := informers.NewSharedInformerFactoryWithOptions(replicas, 0, informers.WithNamespace(namespace))
+	caches(t, factory, replicas, namespace)
 	var c *operator.Controller
 	cached := factory.Core().V1().ConfigMaps().Lister().ConfigMaps(namespace)
 	c = op.Controller("sites", func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {

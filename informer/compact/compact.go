@@ -86,6 +86,7 @@ type Informer[T controllerkit.Object] struct {
 	mu       sync.Mutex                     // held while indexers changes
 	indexers atomic.Pointer[cache.Indexers] // with the functions of the caller
 	recent   recent
+	bad      sync.Map                       // key → *encoded.Object that did not decode, also of former states
 }
 
 // New returns an informer of the resource, such as "pods", by the client of its group and

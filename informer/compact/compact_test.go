@@ -29,8 +29,11 @@ import (
 	cachetesting "k8s.io/client-go/tools/cache/testing"
 
 	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/informer/compact"
+	"github.com/controllerkit/controllerkit/queue"
 )
 
 // fakeMaps returns a fake client with ConfigMaps, and what lists and watches them.
@@ -282,6 +285,74 @@ func TestOnce(t *testing.T) {
 		t.Errorf("%d decodings after a deletion, want 3", n)
 	}
 }
+
+// TestMetadataAlone: handlers that need the metadata alone, such as enqueue's, cause no decoding.
+func TestMetadataAlone(t *testing.T) {
+	source := controllerSource(t)
+	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "owner", UID: "u", Controller: new(true)}
+	source.Add(&counted{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default", OwnerReferences: []metav1.OwnerReference{owner}}})
+	inf := made(compact.Over[*counted](source, compact.Options{}))(t)
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	owners := enqueue.ControllerOf[metav1.Object](appsv1.SchemeGroupVersion.WithKind("Deployment").GroupKind())
+	store := consistency.New(consistency.Config{})
+	for _, h := range []cache.ResourceEventHandler{
+		enqueue.Handler(q, enqueue.KeyOf[metav1.Object]),
+		enqueue.Filter(enqueue.Handler(q, owners), enqueue.GenerationChanged[metav1.Object]),
+	} {
+		if _, err := inf.AddEventHandler(h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := store.AddInformer(appsv1.Resource("counteds"), inf); err != nil {
+		t.Fatal(err)
+	}
+	start(t, inf)
+	decodings.Store(0)
+	take := func(names ...string) {
+		t.Helper()
+		var got []string
+		for range names {
+			key, _ := q.Get()
+			got = append(got, key.Name)
+			q.Done(key)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, names) {
+			t.Errorf("keys %v, want %v", got, names)
+		}
+	}
+	take("a", "owner")
+	source.Modify(&counted{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default", Generation: 2, OwnerReferences: []metav1.OwnerReference{owner}}})
+	take("a", "owner")
+	source.Delete(&counted{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default", OwnerReferences: []metav1.OwnerReference{owner}}})
+	take("a", "owner")
+	if n := decodings.Load(); n != 0 {
+		t.Errorf("%d decodings, want none", n)
+	}
+	q.ShutDown()
+}
+
+// TestSize: informer.Size, which an operator's metrics use, knows what the cache holds of an object.
+func TestSize(t *testing.T) {
+	inf := maps3(t, compact.Options{})
+	sizes := make(chan int64, 3)
+	if _, err := inf.AddEventHandler(sized{cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) { sizes <- informer.Size(obj) }}}); err != nil {
+		t.Fatal(err)
+	}
+	start(t, inf)
+	for range 3 {
+		encoding := int64(len(inf.Encoded("default", "a")))
+		if got := <-sizes; got < encoding || got > encoding+128 {
+			t.Errorf("Size is %d, want the encoding's %d and at most 128 more", got, encoding)
+		}
+	}
+}
+
+type sized struct {
+	cache.ResourceEventHandlerFuncs
+}
+
+func (sized) MetadataAlone() bool { return true }
 
 var decodings atomic.Int64
 

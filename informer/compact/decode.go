@@ -30,6 +30,8 @@ type malformedError struct{ text string }
 
 func (e *malformedError) Error() string { return e.text }
 
+func (e *malformedError) Is(target error) bool { return target == malformed.Err }
+
 // Rejected reports that a retry has the same result until something else changes.
 func (e *malformedError) Rejected() bool { return true }
 
@@ -42,6 +44,7 @@ func (i *Informer[T]) decode(o *encoded.Object) (obj T, err error) {
 			err = fmt.Errorf("panic: %v", r)
 		}
 		if err != nil {
+			i.known(o)
 			var none T
 			obj, err = none, &malformedError{fmt.Sprintf("compact: %s %s does not fit the Go type: correct the object, or change the type: %s",
 				i.kind, kube.Printable(kube.NameOf(o), maxText), kube.Printable(err.Error(), maxText))}
@@ -49,6 +52,11 @@ func (i *Informer[T]) decode(o *encoded.Object) (obj T, err error) {
 	}()
 	obj = reflect.New(i.typ).Interface().(T)
 	return obj, o.Decode(obj)
+}
+
+// known notes an object that does not decode, for the index of malformed objects.
+func (i *Informer[T]) known(o *encoded.Object) {
+	i.bad.Store(kube.NameOf(o), o)
 }
 
 const maxErrors = 10 // that an error joins

@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/informer/compact/internal/encoded"
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/malformed"
 )
@@ -191,8 +194,33 @@ func (x indexer[T]) Index(name string, obj any) ([]any, error) {
 
 // ByIndex implements cache.Indexer.
 func (x indexer[T]) ByIndex(name, value string) ([]any, error) {
+	if name == malformed.Index {
+		return x.malformed(value)
+	}
 	found, err := x.Indexer.ByIndex(name, value)
 	return x.found(name, found, err)
+}
+
+// malformed is the ByIndex of malformed.Index, which this cache has no index for.
+func (x indexer[T]) malformed(value string) ([]any, error) {
+	namespace, every := strings.CutPrefix(value, malformed.Every)
+	all, err := x.informer.objects(namespace)
+	if err != nil {
+		return nil, err
+	}
+	var found []any
+	for _, item := range all {
+		o, ok := item.(*encoded.Object)
+		if !ok {
+			continue
+		}
+		if obj, err := x.informer.decode(o); err != nil {
+			found = append(found, x.informer.stand(o, err))
+		} else if every {
+			found = append(found, obj)
+		}
+	}
+	return found, nil
 }
 
 func (x indexer[T]) found(name string, found []any, err error) ([]any, error) {
@@ -207,6 +235,32 @@ func (x indexer[T]) found(name string, found []any, err error) ([]any, error) {
 		return result, nil
 	}
 	return result, errors.Join(err, x.informer.unindexed(name))
+}
+
+// Header implements headers.Store.
+func (x indexer[T]) Header(key string) (metav1.Object, bool) {
+	item, _, _ := x.Indexer.GetByKey(key) // it returns no error
+	o, ok := item.(*encoded.Object)
+	if !ok {
+		return nil, false
+	}
+	return o, true
+}
+
+// IndexKeys implements cache.Indexer.
+func (x indexer[T]) IndexKeys(name, value string) ([]string, error) {
+	if name != malformed.Index {
+		return x.Indexer.IndexKeys(name, value)
+	}
+	var keys []string
+	for key, o := range x.informer.bad.Range {
+		if now, _, _ := x.Indexer.GetByKey(key.(string)); now != o {
+			x.informer.bad.CompareAndDelete(key, o)
+		} else if value == malformed.All || value == o.(*encoded.Object).GetNamespace() {
+			keys = append(keys, key.(string))
+		}
+	}
+	return keys, nil
 }
 
 // GetIndexers implements cache.Indexer.
@@ -256,7 +310,7 @@ func (i *Informer[T]) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandl
 
 // AddEventHandlerWithOptions implements cache.SharedInformer.
 func (i *Informer[T]) AddEventHandlerWithOptions(h cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
-	if !kube.IsNil(h) {
+	if !kube.IsNil(h) && !headers.Alone(h) {
 		h = handler[T]{malformed.Handler(h), i}
 	}
 	return i.SharedIndexInformer.AddEventHandlerWithOptions(h, options)

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -29,6 +30,9 @@ type Handler struct {
 	logged  time.Time // of the last line
 	omitted int       // panics since then
 }
+
+// MetadataAlone reports whether the handler needs no more than metadata.
+func (h *Handler) MetadataAlone() bool { return headers.Alone(h.ResourceEventHandler) }
 
 // OnAdd implements cache.ResourceEventHandler.
 func (h *Handler) OnAdd(obj any, isInInitialList bool) {

@@ -28,6 +28,9 @@ type Object struct {
 	Err error
 }
 
+// Err is wrapped by the error of an object that does not fit its Go type. It is crd.ErrMalformed.
+var Err = errors.New("crd: malformed object")
+
 // Is reports whether obj is an Object.
 func Is(obj any) bool {
 	_, ok := obj.(*Object)
@@ -40,11 +43,11 @@ func (o *Object) DeepCopyObject() runtime.Object {
 }
 
 // Index is the index of malformed objects in a cache that can hold them. Its values are their
-// namespaces, and All. With the prefix every, ByIndex returns the other objects, too.
+// namespaces, and All. With the prefix Every, ByIndex returns the other objects, too.
 const (
 	Index = "controllerkit.io/malformed"
 	All   = ""
-	every = "*"
+	Every = "*"
 )
 
 // Values is the function of Index.
@@ -62,7 +65,7 @@ func Values(obj any) ([]string, error) {
 // List returns all objects of a namespace with the malformed ones. "" means all namespaces. ok is
 // false if the cache cannot hold malformed objects.
 func List(indexer cache.Indexer, namespace string) (objects []any, ok bool) {
-	objects, err := indexer.ByIndex(Index, every+namespace)
+	objects, err := indexer.ByIndex(Index, Every+namespace)
 	return objects, err == nil
 }
 
@@ -266,7 +269,7 @@ func (i indexer) Index(name string, obj any) ([]any, error) {
 
 // ByIndex implements cache.Indexer.
 func (i indexer) ByIndex(name, value string) ([]any, error) {
-	if namespace, ok := strings.CutPrefix(value, every); ok && name == Index {
+	if namespace, ok := strings.CutPrefix(value, Every); ok && name == Index {
 		if namespace == "" {
 			return i.Indexer.List(), nil
 		}

@@ -7,6 +7,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/malformed"
 )
 
@@ -59,6 +60,9 @@ func (h *Held) note(objects int64, obj any) {
 		h.mean.Store(mean + (informer.Size(obj)-mean)/int64(min(h.events, sampled)))
 	}
 }
+
+// MetadataAlone reports whether the next handler needs no more than metadata.
+func (h *Held) MetadataAlone() bool { return headers.Alone(h.next) }
 
 // OnAdd implements cache.ResourceEventHandler.
 func (h *Held) OnAdd(obj any, isInInitialList bool) {

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
 )
 
@@ -45,7 +46,14 @@ func (s *Set) Of(r served.Resource, informer cache.SharedIndexInformer) (*Source
 
 // AddEventHandler adds a handler to the informer. Held sees the events of the first one.
 func (s *Source) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
-	if len(s.Handlers) == 0 {
+	switch {
+	case len(s.Handlers) > 0:
+	case headers.Decodes(s.GetStore()) && !headers.Alone(handler):
+		// A handler of decoded objects would not see what the cache holds.
+		if err := s.holdAlone(); err != nil {
+			return nil, err
+		}
+	default:
 		s.Held.next = handler
 		handler = &s.Held
 	}
@@ -57,6 +65,24 @@ func (s *Source) AddEventHandler(handler cache.ResourceEventHandler) (cache.Reso
 	return registration, nil
 }
 
+// holdAlone adds Held as a handler of its own.
+func (s *Source) holdAlone() error {
+	s.Held.next = nothing{}
+	registration, err := s.Informer.AddEventHandler(&s.Held)
+	if err != nil {
+		return fmt.Errorf("add a handler to the informer of %s: %w", s.GroupResource, err)
+	}
+	s.Handlers = append(s.Handlers, registration)
+	return nil
+}
+
+// nothing is a handler that needs no object.
+type nothing struct {
+	cache.ResourceEventHandlerFuncs
+}
+
+func (nothing) MetadataAlone() bool { return true }
+
 // GetStore returns the store of the informer.
 func (s *Source) GetStore() cache.Store { return s.Informer.GetStore() }
 
@@ -64,11 +90,7 @@ func (s *Source) GetStore() cache.Store { return s.Informer.GetStore() }
 func (s *Set) Holds(obj metav1.Object) bool {
 	key := cache.MetaObjectToName(obj).String()
 	return slices.ContainsFunc(*s, func(source *Source) bool {
-		held, exists, err := source.GetStore().GetByKey(key)
-		if err != nil || !exists {
-			return false
-		}
-		o, ok := held.(metav1.Object)
+		o, ok := headers.Get(source.GetStore(), key)
 		return ok && o.GetUID() == obj.GetUID()
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/internal/headers"
 )
 
 // A Handler calls another handler, so that a loop can call it beside an informer.
@@ -15,6 +17,9 @@ type Handler struct {
 
 // New returns a Handler of next.
 func New(next cache.ResourceEventHandler) *Handler { return &Handler{next: next} }
+
+// MetadataAlone reports whether the next handler needs no more than metadata.
+func (h *Handler) MetadataAlone() bool { return headers.Alone(h.next) }
 
 // OnAdd implements cache.ResourceEventHandler.
 func (h *Handler) OnAdd(obj any, isInInitialList bool) {
@@ -42,6 +47,12 @@ func (h *Handler) OnDelete(obj any) {
 func (h *Handler) Replay(store cache.Store, key string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.MetadataAlone() && headers.Decodes(store) {
+		if obj, ok := headers.Get(store, key); ok {
+			h.next.OnAdd(obj, true)
+		}
+		return
+	}
 	if obj, ok, err := store.GetByKey(key); ok && err == nil {
 		h.next.OnAdd(obj, true)
 	}
