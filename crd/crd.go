@@ -168,6 +168,10 @@ func (c *Client[T]) Namespace(namespace string) *Client[T] {
 	return &Client[T]{kind: c.kind, namespace: namespace}
 }
 
+// RESTClient returns the client of the group and version, as that of a generated clientset does, for
+// example for compact.New.
+func (c *Client[T]) RESTClient() rest.Interface { return c.kind.rest }
+
 // Get returns the object of that name.
 func (c *Client[T]) Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error) {
 	return c.object(ctx, "get", c.one(c.kind.rest.Get(), name, &opts))

@@ -1,6 +1,7 @@
 package compact
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,9 @@ import (
 type Options struct {
 	// Namespace limits the informer to one. "" means all, and cluster-scoped resources need it.
 	Namespace string
+
+	// Kind is the kind of the objects. "" means the name of T.
+	Kind string
 
 	// Tweak changes the options of each request, for example to set a LabelSelector. nil
 	// changes nothing.
@@ -86,7 +90,7 @@ type Informer[T controllerkit.Object] struct {
 	mu       sync.Mutex                     // held while indexers changes
 	indexers atomic.Pointer[cache.Indexers] // with the functions of the caller
 	recent   recent
-	bad      sync.Map                       // key → *encoded.Object that did not decode, also of former states
+	bad      sync.Map // key → *encoded.Object that did not decode, also of former states
 }
 
 // New returns an informer of the resource, such as "pods", by the client of its group and
@@ -98,7 +102,8 @@ type Informer[T controllerkit.Object] struct {
 //
 //	factory.InformerFor(&corev1.Pod{}, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return pods })
 //
-// The name of T must be the kind. New sends no request. It returns an error if client is
+// For a custom resource, client is the RESTClient of its crd.Client, whose Over returns the informer with
+// a lister. New sends no request. It returns an error if client is
 // nil, as that of a fake clientset is, if T is a built-in type of another version, or if a path
 // of options.Drop does not exist. The caller runs the informer. It cannot run twice.
 func New[T controllerkit.Object](client rest.Interface, resource string, options Options) (*Informer[T], error) {
@@ -150,7 +155,7 @@ func newInformer[T controllerkit.Object](options Options) (*Informer[T], error) 
 	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
 		return nil, fmt.Errorf("compact: %s is no pointer to a struct: use e.g. *corev1.Pod", t)
 	}
-	i := &Informer[T]{typ: t.Elem(), kind: t.Elem().Name(), paths: slices.Clone(options.Drop)}
+	i := &Informer[T]{typ: t.Elem(), kind: cmp.Or(options.Kind, t.Elem().Name()), paths: slices.Clone(options.Drop)}
 	if i.unstructured() {
 		return nil, fmt.Errorf("compact: %s has no fields to decode: give New a Go type, or use a dynamic informer", t)
 	}

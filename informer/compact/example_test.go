@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/crd/crdtest"
 	"github.com/controllerkit/controllerkit/informer/compact"
 )
 
@@ -36,6 +37,31 @@ func ExampleNew() {
 	// Output:
 	// *compact.Informer[*k8s.io/api/core/v1.Pod] <nil>
 	// compact: Drop of Pod: path "spec.environment": no field "environment" in a v1.PodSpec
+}
+
+// A custom resource without generated code.
+func ExampleNew_customResource() {
+	fake, err := crdtest.NewFake(gadgets.WithKind("Gadget"), "gadgets", &Gadget{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "one"}, Spec: GadgetSpec{Text: "hello"}})
+	if err != nil {
+		panic(err)
+	}
+	client := fake.Client // in a controller, crd.New
+	informer, err := compact.New[*Gadget](client.RESTClient(), "gadgets", compact.Options{})
+	if err != nil {
+		panic(err)
+	}
+	lister := client.Over(informer).Lister() // and operator.For(c, resource, client.Over(informer))
+
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); informer.RunWithContext(ctx) }() // in a controller, an informer.Set
+	<-informer.HasSyncedChecker().Done()
+	one, err := lister.Namespace("blue").Get("one")
+	fmt.Println(one.Spec.Text, err)
+	cancel()
+	<-stopped
+	// Output:
+	// hello <nil>
 }
 
 // A test of a controller has a fake clientset, which has no REST client.

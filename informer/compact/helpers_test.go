@@ -129,10 +129,10 @@ func start(t testing.TB, inf cache.SharedIndexInformer) (stop func()) {
 
 // line is a connection whose watches a test can hold, break and refuse.
 type line struct {
-	mu   sync.Mutex // guards the fields below
-	held chan struct{}
-	err  error // of what was read while it was held
-	gone bool  // the next watch gets 410
+	mu     sync.Mutex // guards the fields below
+	held   chan struct{}
+	breaks int  // how many times the connections broke
+	gone   bool // the next watch gets 410
 }
 
 func (l *line) wrap(next http.RoundTripper) http.RoundTripper { return &road{next, l} }
@@ -141,16 +141,16 @@ func (l *line) wrap(next http.RoundTripper) http.RoundTripper { return &road{nex
 func (l *line) hold() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.held, l.err = make(chan struct{}), nil
+	l.held = make(chan struct{})
 }
 
-// release ends hold. If broken is true, what was kept back is lost with its connection. If gone
-// is true, the next watch gets a 410 answer.
+// release ends hold. If broken is true, what was kept back and what follows is lost with its
+// connection. If gone is true, the next watch gets a 410 answer.
 func (l *line) release(broken, gone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if broken {
-		l.err = errors.New("test: connection reset by peer")
+		l.breaks++
 	}
 	l.gone = gone
 	close(l.held)
@@ -176,18 +176,20 @@ func (r *road) RoundTrip(req *http.Request) (*http.Response, error) {
 		req = req.Clone(req.Context())
 		req.URL.RawQuery = query.Encode()
 	}
+	breaks := r.line.breaks
 	r.line.mu.Unlock()
 	resp, err := r.RoundTripper.RoundTrip(req)
 	if err == nil {
-		resp.Body = &held{resp.Body, req.Context(), r.line}
+		resp.Body = &held{resp.Body, req.Context(), r.line, breaks}
 	}
 	return resp, err
 }
 
 type held struct {
 	io.ReadCloser
-	ctx  context.Context
-	line *line
+	ctx    context.Context
+	line   *line
+	breaks int // of line, before the request
 }
 
 func (h *held) Read(p []byte) (int, error) {
@@ -195,18 +197,17 @@ func (h *held) Read(p []byte) (int, error) {
 	h.line.mu.Lock()
 	waiting := h.line.held
 	h.line.mu.Unlock()
-	if waiting == nil {
-		return n, err
-	}
-	select {
-	case <-waiting:
-	case <-h.ctx.Done():
-		return 0, h.ctx.Err()
+	if waiting != nil {
+		select {
+		case <-waiting:
+		case <-h.ctx.Done():
+			return 0, h.ctx.Err()
+		}
 	}
 	h.line.mu.Lock()
 	defer h.line.mu.Unlock()
-	if h.line.err != nil {
-		return 0, h.line.err
+	if h.line.breaks != h.breaks {
+		return 0, errors.New("test: connection reset by peer")
 	}
 	return n, err
 }
