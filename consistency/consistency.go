@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -186,17 +187,12 @@ func (s *Store) RemoveInformer(resource schema.GroupResource) error {
 // and a check of the keys that it can affect: keys whose awaited version
 // the store has reached, and keys that wait for a deletion or after a conflict.
 func (s *Store) Handler() cache.ResourceEventHandler {
-	return waker{cache.ResourceEventHandlerFuncs{
+	return headers.Funcs{ResourceEventHandlerFuncs: cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { s.wakeReady() },
 		UpdateFunc: func(any, any) { s.wakeReady() },
 		DeleteFunc: func(any) { s.wakeReady() },
 	}}
 }
-
-type waker struct{ cache.ResourceEventHandlerFuncs }
-
-// MetadataAlone reports that the handler reads no object. See package headers.
-func (waker) MetadataAlone() bool { return true }
 
 // WroteAt records that the resource was written, or read from the API server, at version
 // rv for the key. The key is ready when the resource's store has reached the highest

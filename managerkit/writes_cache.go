@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/util/watchlist"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -67,11 +68,11 @@ func (w *Writes) add(in *watched, informer cache.SharedIndexInformer, obj runtim
 		return err
 	}
 	in.store, in.stopped = informer.GetStore(), informer.IsStopped
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	if _, err := informer.AddEventHandler(headers.Funcs{ResourceEventHandlerFuncs: cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { w.wake(in) },
 		UpdateFunc: func(any, any) { w.wake(in) },
 		DeleteFunc: func(any) { w.wake(in) },
-	}); err != nil {
+	}}); err != nil {
 		return fmt.Errorf("add a handler to the informer of %s: %w", resource, err)
 	}
 	w.setup.Lock()
@@ -178,7 +179,12 @@ func (v *view) GetByKey(key string) (item any, exists bool, err error) {
 	v.each(func(store cache.Store) bool {
 		var held any
 		var holds bool
-		if held, holds, err = store.GetByKey(key); err != nil || !holds {
+		if encoded, ok := store.(headers.Store); ok {
+			held, holds = encoded.Header(key)
+		} else {
+			held, holds, err = store.GetByKey(key)
+		}
+		if err != nil || !holds {
 			return err == nil
 		}
 		version := ""

@@ -107,7 +107,7 @@ type Informer[T controllerkit.Object] struct {
 // nil, as that of a fake clientset is, if T is a built-in type of another version, or if a path
 // of options.Drop does not exist. The caller runs the informer. It cannot run twice.
 func New[T controllerkit.Object](client rest.Interface, resource string, options Options) (*Informer[T], error) {
-	i, err := newInformer[T](options)
+	i, err := newInformer[T](reflect.TypeFor[T](), options)
 	switch {
 	case err != nil:
 		return nil, err
@@ -132,7 +132,29 @@ func New[T controllerkit.Object](client rest.Interface, resource string, options
 // for a fake clientset, and for what has no client of its own. Namespace and Tweak of options are
 // not used. Over returns an error if lw is nil, or if a path of options.Drop does not exist.
 func Over[T controllerkit.Object](lw cache.ListerWatcher, options Options) (*Informer[T], error) {
-	i, err := newInformer[T](options)
+	return newOver[T](reflect.TypeFor[T](), lw, options)
+}
+
+// NewInformer is Over for the caches of controller-runtime, and has the signature of
+// cache.NewSharedIndexInformer:
+//
+//	manager.Options{Cache: cache.Options{NewInformer: compact.NewInformer, DefaultUnsafeDisableDeepCopy: new(true)}}
+//
+// Reads of the manager's client then decode objects instead of copying them: the second option
+// is safe, because each read returns a new object. With it, objects have no apiVersion and kind. Set no transform
+// for managedFields, which are dropped: each transform costs more than a decoding.
+//
+// For unstructured objects and metadata it returns client-go's informer.
+func NewInformer(lw cache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
+	i, err := newOver[controllerkit.Object](reflect.TypeOf(obj), lw, Options{Resync: resync, Indexers: indexers})
+	if err != nil {
+		return cache.NewSharedIndexInformer(lw, obj, resync, indexers)
+	}
+	return i
+}
+
+func newOver[T controllerkit.Object](t reflect.Type, lw cache.ListerWatcher, options Options) (*Informer[T], error) {
+	i, err := newInformer[T](t, options)
 	switch {
 	case err != nil:
 		return nil, err
@@ -150,14 +172,15 @@ func Over[T controllerkit.Object](lw cache.ListerWatcher, options Options) (*Inf
 
 const managedFields = "metadata.managedFields"
 
-func newInformer[T controllerkit.Object](options Options) (*Informer[T], error) {
-	t := reflect.TypeFor[T]()
-	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
-		return nil, fmt.Errorf("compact: %s is no pointer to a struct: use e.g. *corev1.Pod", t)
+// newInformer returns an informer of objects of t, which is T unless T is an interface.
+func newInformer[T controllerkit.Object](t reflect.Type, options Options) (*Informer[T], error) {
+	if t == nil || t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+		return nil, fmt.Errorf("compact: %v is no pointer to a struct: use e.g. *corev1.Pod", t)
 	}
 	i := &Informer[T]{typ: t.Elem(), kind: cmp.Or(options.Kind, t.Elem().Name()), paths: slices.Clone(options.Drop)}
-	if i.unstructured() {
-		return nil, fmt.Errorf("compact: %s has no fields to decode: give New a Go type, or use a dynamic informer", t)
+	switch reflect.New(i.typ).Interface().(type) {
+	case runtime.Unstructured, *metav1.PartialObjectMetadata:
+		return nil, fmt.Errorf("compact: %s has no fields to decode: give New a Go type, or use a dynamic or metadata-only informer", t)
 	}
 	if !options.ManagedFields {
 		i.paths = append(i.paths, managedFields)
@@ -169,11 +192,6 @@ func newInformer[T controllerkit.Object](options Options) (*Informer[T], error) 
 	indexers := cache.Indexers{}
 	i.indexers.Store(&indexers)
 	return i, nil
-}
-
-func (i *Informer[T]) unstructured() bool {
-	_, ok := reflect.New(i.typ).Interface().(runtime.Unstructured)
-	return ok
 }
 
 // drop applies paths.

@@ -83,8 +83,8 @@ func (i *Informer[T]) decodeAll(found []any) ([]T, error) {
 // encode returns what the cache keeps of a T.
 func (i *Informer[T]) encode(obj any) (*encoded.Object, error) {
 	typed, ok := obj.(T)
-	if !ok || kube.IsNil(typed) {
-		return nil, fmt.Errorf("compact: a %T in place of a %s", obj, reflect.TypeFor[T]())
+	if want := reflect.PointerTo(i.typ); !ok || kube.IsNil(typed) || reflect.TypeOf(obj) != want {
+		return nil, fmt.Errorf("compact: a %T in place of a %s", obj, want)
 	}
 	var data []byte
 	var err error

@@ -17,6 +17,12 @@ func Alone(h any) bool {
 	return ok && alone.MetadataAlone()
 }
 
+// Funcs is a handler that needs no more than metadata.
+type Funcs struct{ cache.ResourceEventHandlerFuncs }
+
+// MetadataAlone makes [Alone] report true.
+func (Funcs) MetadataAlone() bool { return true }
+
 // A Store is a cache of encoded objects.
 type Store interface {
 	// Header returns the metadata of an object.

@@ -67,7 +67,7 @@ func (s *Source) AddEventHandler(handler cache.ResourceEventHandler) (cache.Reso
 
 // holdAlone adds Held as a handler of its own.
 func (s *Source) holdAlone() error {
-	s.Held.next = nothing{}
+	s.Held.next = headers.Funcs{}
 	registration, err := s.Informer.AddEventHandler(&s.Held)
 	if err != nil {
 		return fmt.Errorf("add a handler to the informer of %s: %w", s.GroupResource, err)
@@ -75,13 +75,6 @@ func (s *Source) holdAlone() error {
 	s.Handlers = append(s.Handlers, registration)
 	return nil
 }
-
-// nothing is a handler that needs no object.
-type nothing struct {
-	cache.ResourceEventHandlerFuncs
-}
-
-func (nothing) MetadataAlone() bool { return true }
 
 // GetStore returns the store of the informer.
 func (s *Source) GetStore() cache.Store { return s.Informer.GetStore() }
