@@ -27,6 +27,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/informer/compact"
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -54,6 +56,7 @@ func TestServerMemory(t *testing.T) {
 			{typed, informer.KeepMetadata(nil)},
 			{func() any { return partial(t, text) }, informer.Trim},
 			{func() any { return loose(t, text) }, informer.Trim},
+			{compacted(t, typed), func(obj any) (any, error) { return obj, nil }},
 		} {
 			cells = append(cells, perObject(t, column.decode, column.transform))
 			obj, err := column.transform(column.decode())
@@ -79,12 +82,12 @@ func TestServerMemory(t *testing.T) {
 			}
 		}
 		table.WriteByte('\n')
-		full, trimmed, stripped, metadata, dynamic := cells[0], cells[1], cells[2], cells[3], cells[4]
-		if trimmed >= full || stripped > trimmed+trimmed/20 || metadata > stripped+stripped/10 || dynamic <= trimmed {
-			t.Errorf("%s: %d bytes, trimmed %d, without data %d, metadata only %d, dynamic %d: want each at most the one before, and dynamic more than trimmed", kind.name, full, trimmed, stripped, metadata, dynamic)
+		full, trimmed, stripped, metadata, dynamic, compact := cells[0], cells[1], cells[2], cells[3], cells[4], cells[5]
+		if trimmed >= full || stripped > trimmed+trimmed/20 || metadata > stripped+stripped/10 || dynamic <= trimmed || compact >= trimmed {
+			t.Errorf("%s: %d bytes, trimmed %d, without data %d, metadata only %d, dynamic %d, compact %d: want each at most the one before, dynamic more than trimmed, and compact less", kind.name, full, trimmed, stripped, metadata, dynamic, compact)
 		}
 	}
-	t.Logf("KiB of an object: whole, Trim, KeepMetadata of none, metadata-only informer with Trim, dynamic informer with Trim\n%s", &table)
+	t.Logf("KiB of an object: whole, Trim, KeepMetadata of none, metadata-only informer with Trim, dynamic informer with Trim, compact informer\n%s", &table)
 }
 
 // perObject returns the bytes that an object takes in the heap.
@@ -136,6 +139,24 @@ func decoded(t *testing.T, binary []byte) any {
 		t.Fatal(err)
 	}
 	return obj
+}
+
+// compacted returns a function that returns what the cache of a compact informer has of an object.
+func compacted(t *testing.T, typed func() any) func() any {
+	t.Helper()
+	obj := typed().(apiruntime.Object)
+	store := compact.NewInformer(&cache.ListWatch{}, obj, 0, nil).GetStore()
+	key, err := cache.MetaNamespaceKeyFunc(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() any {
+		if err := store.Update(typed()); err != nil {
+			t.Fatal(err)
+		}
+		held, _ := headers.Get(store, key)
+		return held
+	}
 }
 
 func partial(t *testing.T, text []byte) any {
