@@ -117,6 +117,10 @@ func (i *Informer[T]) stand(o *encoded.Object, err error) *malformed.Object {
 
 // shared returns a T that handlers share, or what stands for it.
 func (i *Informer[T]) shared(obj any) any {
+	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		lost.Obj = i.shared(lost.Obj)
+		return lost
+	}
 	o, ok := obj.(*encoded.Object)
 	if !ok {
 		return obj

@@ -247,6 +247,9 @@ func (x indexer[T]) Header(key string) (metav1.Object, bool) {
 	return o, true
 }
 
+// Typed implements headers.Store.
+func (x indexer[T]) Typed(obj any) any { return x.informer.shared(obj) }
+
 // IndexKeys implements cache.Indexer.
 func (x indexer[T]) IndexKeys(name, value string) ([]string, error) {
 	if name != malformed.Index {
@@ -331,11 +334,6 @@ func (h handler[T]) OnUpdate(before, after any) {
 }
 
 func (h handler[T]) OnDelete(obj any) {
-	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		lost.Obj = h.informer.shared(lost.Obj)
-		h.next.OnDelete(lost)
-		return
-	}
 	h.next.OnDelete(h.informer.shared(obj))
 }
 

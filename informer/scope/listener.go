@@ -8,6 +8,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/guard"
+	"github.com/controllerkit/controllerkit/internal/headers"
+	"github.com/controllerkit/controllerkit/internal/malformed"
 )
 
 type kind int
@@ -29,9 +31,12 @@ type event struct {
 // listener calls one handler, and is its registration. Its queue is not bounded, like the
 // queues of client-go's informers.
 type listener struct {
+	scope   *Informer
 	handler *guard.Handler
-	ended   chan struct{} // closed when the handler will not be called again
-	done    chan struct{} // closed when the handler is synced
+	fitting cache.ResourceEventHandler // calls handler, if events can have a malformed object
+	alone   bool                       // the handler needs the metadata alone
+	ended   chan struct{}              // closed when the handler will not be called again
+	done    chan struct{}              // closed when the handler is synced
 	stopped chan struct{}
 	stop    func()
 	started bool // guarded by the selection
@@ -41,14 +46,17 @@ type listener struct {
 	queue []event
 }
 
-func newListener(handler cache.ResourceEventHandler) *listener {
+func newListener(i *Informer, handler cache.ResourceEventHandler) *listener {
 	l := &listener{
+		scope:   i,
+		alone:   headers.Alone(handler),
 		handler: &guard.Handler{ResourceEventHandler: handler}, // run sets its logger
 		ended:   make(chan struct{}),
 		done:    make(chan struct{}),
 		stopped: make(chan struct{}),
 		wake:    make(chan struct{}, 1),
 	}
+	l.fitting = malformed.Handler(l.handler)
 	l.stop = sync.OnceFunc(func() { close(l.stopped) })
 	return l
 }
@@ -112,13 +120,17 @@ func (l *listener) run(logger klog.Logger) {
 }
 
 func (l *listener) call(e event) {
+	var h cache.ResourceEventHandler = l.handler
+	if typed := l.scope.typed.Load(); typed != nil && !l.alone && e.kind != onSynced {
+		h, e.old, e.new = l.fitting, (*typed)(e.old), (*typed)(e.new)
+	}
 	switch e.kind {
 	case onAdd:
-		l.handler.OnAdd(e.new, e.initial)
+		h.OnAdd(e.new, e.initial)
 	case onUpdate:
-		l.handler.OnUpdate(e.old, e.new)
+		h.OnUpdate(e.old, e.new)
 	case onDelete:
-		l.handler.OnDelete(e.old)
+		h.OnDelete(e.old)
 	case onSynced:
 		close(l.done)
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/alive"
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -79,6 +80,10 @@ func (p *part) prepare() error {
 	if err != nil {
 		return fmt.Errorf("the function of New returned an informer that cannot be started: %w: return a new one", err)
 	}
+	if s, ok := p.informer.GetStore().(headers.Store); ok {
+		typed := s.Typed // the informers of all parts have one type
+		p.scope.typed.Store(&typed)
+	}
 	return nil
 }
 
@@ -135,6 +140,9 @@ func (p *part) startLocked() {
 		}
 	})
 }
+
+// MetadataAlone reports whether objects has encoded objects, which listeners decode.
+func (p *part) MetadataAlone() bool { return headers.Decodes(p.informer.GetStore()) }
 
 // OnAdd implements cache.ResourceEventHandler.
 func (p *part) OnAdd(obj any, initial bool) { p.handle(event{kind: onAdd, new: obj, initial: initial}) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
@@ -32,8 +33,9 @@ type Informer struct {
 	selection *selection
 	index     int // in the selection
 	make      func(Part) (cache.SharedIndexInformer, error)
-	synced    chan struct{}  // closed when a selection was made
-	wait      sync.WaitGroup // of the listeners and of the informers of parts
+	synced    chan struct{}                 // closed when a selection was made
+	typed     atomic.Pointer[func(any) any] // decodes what the informers of parts hold; nil if they hold objects
+	wait      sync.WaitGroup                // of the listeners and of the informers of parts
 
 	// The lock of the selection guards the fields below.
 	run         context.Context // of RunWithContext; nil before
@@ -177,7 +179,7 @@ func (i *Informer) AddEventHandler(handler cache.ResourceEventHandler) (cache.Re
 	if i.ended {
 		return nil, errStopped("add a handler")
 	}
-	l := newListener(handler)
+	l := newListener(i, handler)
 	var events []event
 	for _, r := range i.selection.shown {
 		for _, obj := range r.parts[i.index].objects {

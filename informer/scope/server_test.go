@@ -24,6 +24,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/informer/compact"
 	"github.com/controllerkit/controllerkit/informer/scope"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
@@ -93,14 +94,24 @@ func settle(t *testing.T, client kubernetes.Interface, sel scope.Selection, obje
 	}
 }
 
-// TestModel on the server.
+// TestModel on the server, with typed and with compact informers.
 //
 // Proves SC1, SC3, SC4.
 func TestServerModel(t *testing.T) {
-	const changes = 20
 	client := newClient(t, testserver.Config(t))
+	t.Run("typed", func(t *testing.T) { serverModel(t, client, informerOf(client)) })
+	t.Run("compact", func(t *testing.T) {
+		serverModel(t, client, func(p scope.Part) (cache.SharedIndexInformer, error) {
+			return compact.New[*corev1.ConfigMap](client.CoreV1().RESTClient(), "configmaps", compact.Options{Namespace: p.Namespace, Tweak: p.Options})
+		})
+	})
+}
+
+func serverModel(t *testing.T, client kubernetes.Interface, informer func(scope.Part) (cache.SharedIndexInformer, error)) {
+	t.Helper()
+	const changes = 20
 	names := []string{testserver.Namespace(t), testserver.Namespace(t), testserver.Namespace(t)}
-	objects := scope.New(informerOf(client))
+	objects := scope.New(informer)
 	stop := run(t, quiet(t), objects)
 	j := newJournal()
 	handle(t, objects, j)

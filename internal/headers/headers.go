@@ -27,6 +27,10 @@ func (Funcs) MetadataAlone() bool { return true }
 type Store interface {
 	// Header returns the metadata of an object.
 	Header(key string) (metav1.Object, bool)
+
+	// Typed returns the decoded form of the object of an event, or a *malformed.Object. Its callers
+	// share it.
+	Typed(obj any) any
 }
 
 // Get returns the metadata of the object in a store that has the key. ok is false if there is none.
