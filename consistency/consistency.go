@@ -187,11 +187,7 @@ func (s *Store) RemoveInformer(resource schema.GroupResource) error {
 // and a check of the keys that it can affect: keys whose awaited version
 // the store has reached, and keys that wait for a deletion or after a conflict.
 func (s *Store) Handler() cache.ResourceEventHandler {
-	return headers.Funcs{ResourceEventHandlerFuncs: cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { s.wakeReady() },
-		UpdateFunc: func(any, any) { s.wakeReady() },
-		DeleteFunc: func(any) { s.wakeReady() },
-	}}
+	return headers.Wake(s.wakeReady)
 }
 
 // WroteAt records that the resource was written, or read from the API server, at version

@@ -111,15 +111,6 @@ type objects interface {
 	GetByKey(key string) (item any, exists bool, err error)
 }
 
-// byKey is GetByKey, which decodes no object.
-func byKey(store objects, key string) (item any, exists bool, err error) {
-	if encoded, ok := store.(headers.Store); ok {
-		item, exists = encoded.Header(key)
-		return item, exists, nil
-	}
-	return store.GetByKey(key)
-}
-
 // objectsLocked returns the store of the resource if it has GetByKey.
 func (s *Store) objectsLocked(resource schema.GroupResource) (objects, bool) {
 	c := s.stores[resource]
@@ -395,7 +386,7 @@ func (s *Store) absentLocked(object objectRef, uid types.UID) (read string, _ ve
 	if read == "" {
 		return read, behind // the store is not filled yet
 	}
-	item, exists, err := byKey(held, object.name)
+	item, exists, err := headers.Item(held, object.name)
 	if err == nil && !exists {
 		return read, ready
 	}
@@ -409,7 +400,7 @@ func (s *Store) absentLocked(object objectRef, uid types.UID) (read string, _ ve
 // seen reports whether the store, which has reached version, shows a newer object than
 // the conflict, and returns the version of its copy, "" if absent.
 func (r *refusal) seen(store objects, name, version string) (read string, _ bool) {
-	item, exists, err := byKey(store, name)
+	item, exists, err := headers.Item(store, name)
 	if err != nil && !exists { // an object that does not fit its Go type exists and comes with an error
 		return "", false
 	}

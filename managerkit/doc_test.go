@@ -6,6 +6,7 @@
 //   - Complete: complete_server, complete_queue_server, complete_metrics_server,
 //     complete_standby_server, generation_server, queue
 //   - Elect and Run: leader, leader_server, loss_server, overlap_server, terms_server
+//   - compact.NewInformer in a manager: compact_server
 //   - Writes: writes, writes_server, writes_runs_server
 //   - the page of the documentation: docs
 //   - no proof: client_example, leader_example, writes_example, client_helpers,

@@ -68,11 +68,7 @@ func (w *Writes) add(in *watched, informer cache.SharedIndexInformer, obj runtim
 		return err
 	}
 	in.store, in.stopped = informer.GetStore(), informer.IsStopped
-	if _, err := informer.AddEventHandler(headers.Funcs{ResourceEventHandlerFuncs: cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { w.wake(in) },
-		UpdateFunc: func(any, any) { w.wake(in) },
-		DeleteFunc: func(any) { w.wake(in) },
-	}}); err != nil {
+	if _, err := informer.AddEventHandler(headers.Wake(func() { w.wake(in) })); err != nil {
 		return fmt.Errorf("add a handler to the informer of %s: %w", resource, err)
 	}
 	w.setup.Lock()
@@ -179,12 +175,7 @@ func (v *view) GetByKey(key string) (item any, exists bool, err error) {
 	v.each(func(store cache.Store) bool {
 		var held any
 		var holds bool
-		if encoded, ok := store.(headers.Store); ok {
-			held, holds = encoded.Header(key)
-		} else {
-			held, holds, err = store.GetByKey(key)
-		}
-		if err != nil || !holds {
+		if held, holds, err = headers.Item(store, key); err != nil || !holds {
 			return err == nil
 		}
 		version := ""

@@ -96,6 +96,27 @@ func ExampleOver() {
 	// 1 <nil>
 }
 
+// A manager of controller-runtime has the function as its cache.Options.NewInformer. The objects of
+// its lists and watches belong to a Go type.
+func ExampleNewInformer() {
+	client := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "settings"}})
+	all := client.CoreV1().ConfigMaps("")
+	informer := compact.NewInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc:  lists(all.List),
+		WatchFuncWithContext: all.Watch,
+	}, client), &corev1.ConfigMap{}, 0, cache.Indexers{})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go informer.RunWithContext(ctx)
+	<-informer.HasSyncedChecker().Done()
+
+	first, _, _ := informer.GetStore().GetByKey("blue/settings")
+	second, _, err := informer.GetStore().GetByKey("blue/settings")
+	fmt.Println(first.(*corev1.ConfigMap).Name, first == second, err)
+	// Output:
+	// settings false <nil>
+}
+
 // A loop over a large cache needs the memory of one object.
 func ExampleInformer_All() {
 	informer := example()

@@ -17,11 +17,16 @@ func Alone(h any) bool {
 	return ok && alone.MetadataAlone()
 }
 
-// Funcs is a handler that needs no more than metadata.
-type Funcs struct{ cache.ResourceEventHandlerFuncs }
+// Wake returns a handler that calls f at each event.
+func Wake(f func()) cache.ResourceEventHandler { return wake(f) }
 
-// MetadataAlone makes [Alone] report true.
-func (Funcs) MetadataAlone() bool { return true }
+type wake func()
+
+func (wake) MetadataAlone() bool { return true }
+
+func (f wake) OnAdd(any, bool)   { f() }
+func (f wake) OnUpdate(_, _ any) { f() }
+func (f wake) OnDelete(any)      { f() }
 
 // A Store is a cache of encoded objects.
 type Store interface {
@@ -33,15 +38,21 @@ type Store interface {
 	Typed(obj any) any
 }
 
-// Get returns the metadata of the object in a store that has the key. ok is false if there is none.
-func Get(store interface {
+// Item is the GetByKey of a store, but for the item, which may have the metadata alone.
+func Item(store interface {
 	GetByKey(key string) (item any, exists bool, err error)
 }, key string,
-) (o metav1.Object, ok bool) {
+) (item any, exists bool, err error) {
 	if s, encoded := store.(Store); encoded {
-		return s.Header(key)
+		item, exists = s.Header(key)
+		return item, exists, nil
 	}
-	item, exists, _ := store.GetByKey(key) // the error of an object that does not fit its type, which has its metadata
+	return store.GetByKey(key)
+}
+
+// Get returns the metadata of the object in a store that has the key. ok is false if there is none.
+func Get(store cache.Store, key string) (o metav1.Object, ok bool) {
+	item, exists, _ := Item(store, key) // the error of an object that does not fit its type, which has its metadata
 	if !exists {
 		return nil, false
 	}

@@ -67,7 +67,7 @@ func (s *Source) AddEventHandler(handler cache.ResourceEventHandler) (cache.Reso
 
 // holdAlone adds Held as a handler of its own.
 func (s *Source) holdAlone() error {
-	s.Held.next = headers.Funcs{}
+	s.Held.next = headers.Wake(func() {})
 	registration, err := s.Informer.AddEventHandler(&s.Held)
 	if err != nil {
 		return fmt.Errorf("add a handler to the informer of %s: %w", s.GroupResource, err)
