@@ -90,7 +90,7 @@ type Informer[T controllerkit.Object] struct {
 	mu       sync.Mutex                     // held while indexers changes
 	indexers atomic.Pointer[cache.Indexers] // with the functions of the caller
 	recent   recent
-	bad      sync.Map // key → *encoded.Object that did not decode, also of former states
+	bad      bad
 }
 
 // New returns an informer of the resource, such as "pods", by the client of its group and
@@ -129,8 +129,8 @@ func New[T controllerkit.Object](client rest.Interface, resource string, options
 }
 
 // Over returns an informer whose lists and watches are those of lw, and have objects of T. It is
-// for a fake clientset, and for what has no client of its own. Namespace and Tweak of options are
-// not used. Over returns an error if lw is nil, or if a path of options.Drop does not exist.
+// for a fake clientset, and for what has no client of its own. Over returns an error if lw is nil,
+// if a path of options.Drop does not exist, or if options has a Namespace or Tweak, which lw decides.
 func Over[T controllerkit.Object](lw cache.ListerWatcher, options Options) (*Informer[T], error) {
 	return newOver[T](reflect.TypeFor[T](), lw, options)
 }

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/informer/compact/internal/encoded"
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/malformed"
 )
@@ -44,7 +47,7 @@ func (i *Informer[T]) decode(o *encoded.Object) (obj T, err error) {
 			err = fmt.Errorf("panic: %v", r)
 		}
 		if err != nil {
-			i.known(o)
+			i.bad.add(o)
 			var none T
 			obj, err = none, &malformedError{fmt.Sprintf("compact: %s %s does not fit the Go type: correct the object, or change the type: %s",
 				i.kind, kube.Printable(kube.NameOf(o), maxText), kube.Printable(err.Error(), maxText))}
@@ -54,9 +57,54 @@ func (i *Informer[T]) decode(o *encoded.Object) (obj T, err error) {
 	return obj, o.Decode(obj)
 }
 
-// known notes an object that does not decode, for the index of malformed objects.
-func (i *Informer[T]) known(o *encoded.Object) {
-	i.bad.Store(kube.NameOf(o), o)
+// bad has the last objects that did not decode, also those that have changed since then. decode can
+// run under the lock of the cache, so bad does not read it.
+type bad struct {
+	mu   sync.Mutex // guards the field below
+	last map[cache.ObjectName]state
+}
+
+// state identifies a state of an object, without its memory.
+type state struct{ uid, version string }
+
+func stateOf(o metav1.Object) state {
+	return state{strings.Clone(string(o.GetUID())), strings.Clone(o.GetResourceVersion())}
+}
+
+const maxBad = 1000
+
+func (b *bad) add(o *encoded.Object) {
+	name := cache.ObjectName{Namespace: strings.Clone(o.GetNamespace()), Name: strings.Clone(o.GetName())}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.last == nil {
+		b.last = map[cache.ObjectName]state{}
+	}
+	if _, known := b.last[name]; known || len(b.last) < maxBad {
+		b.last[name] = stateOf(o)
+	}
+}
+
+// in returns the keys of those that a cache still has in that state, and forgets the others. namespace
+// is "" for all.
+func (b *bad) in(store headers.Store, namespace string) (keys []string) {
+	b.mu.Lock()
+	all := maps.Clone(b.last)
+	b.mu.Unlock()
+	for name, s := range all {
+		o, ok := store.Header(name.String())
+		switch {
+		case !ok || stateOf(o) != s:
+			b.mu.Lock()
+			if b.last[name] == s {
+				delete(b.last, name)
+			}
+			b.mu.Unlock()
+		case namespace == "" || namespace == name.Namespace:
+			keys = append(keys, name.String())
+		}
+	}
+	return keys
 }
 
 const maxErrors = 10 // that an error joins

@@ -255,15 +255,7 @@ func (x indexer[T]) IndexKeys(name, value string) ([]string, error) {
 	if name != malformed.Index {
 		return x.Indexer.IndexKeys(name, value)
 	}
-	var keys []string
-	for key, o := range x.informer.bad.Range {
-		if now, _, _ := x.Indexer.GetByKey(key.(string)); now != o {
-			x.informer.bad.CompareAndDelete(key, o)
-		} else if value == malformed.All || value == o.(*encoded.Object).GetNamespace() {
-			keys = append(keys, key.(string))
-		}
-	}
-	return keys, nil
+	return x.informer.bad.in(x, value), nil
 }
 
 // GetIndexers implements cache.Indexer.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/informer/compact"
+	"github.com/controllerkit/controllerkit/internal/malformed"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -94,8 +96,18 @@ func TestServerMalformed(t *testing.T) {
 	if list := inf.GetStore().List(); len(list) != 1 {
 		t.Errorf("List of the store: %d objects", len(list))
 	}
+	// The lister of package crd, and the metrics of an informer.Set, find it by an index.
+	if keys := malformed.Keys(inf.GetStore()); !slices.Equal(keys, []string{namespace + "/bad"}) {
+		t.Errorf("malformed keys: %v", keys)
+	}
+	if all, ok := malformed.List(inf.GetIndexer(), namespace); !ok || len(all) != 2 {
+		t.Errorf("objects with the malformed one: %d, %v", len(all), ok)
+	}
 	patch("bad", "7s")
 	next("add bad 7s")
+	if keys := malformed.Keys(inf.GetStore()); len(keys) != 0 {
+		t.Errorf("malformed keys after the correction: %v", keys)
+	}
 	patch("good", "for-ever")
 	next("update good 5s to good 5s for-ever") // its last state that fits, with the new metadata
 	patch("good", "8s")

@@ -2,6 +2,7 @@ package encoded_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand"
 	"reflect"
@@ -56,6 +57,10 @@ func random(kind object, seed int64) object {
 	f.NilChance(0.3).NumElements(0, 3).Fill(obj)
 	obj.SetName(fmt.Sprint("name-", seed))
 	obj.SetNamespace([]string{"", "default"}[seed%2])
+	if seed%5 == 0 {
+		obj.SetDeletionTimestamp(new(metav1.Unix(1_700_000_000+seed, 0)))
+		obj.SetDeletionGracePeriodSeconds(new(seed))
+	}
 	return obj
 }
 
@@ -355,12 +360,45 @@ func TestImmutable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if r := recover(); r == nil || !strings.Contains(fmt.Sprint(r), "cannot be changed") {
-			t.Errorf("SetName: %v", r)
+	setters := 0
+	v := reflect.ValueOf(o)
+	for i := range v.NumMethod() {
+		name, method := v.Type().Method(i).Name, v.Method(i)
+		if !strings.HasPrefix(name, "Set") {
+			continue
 		}
-	}()
-	metav1.Object(o).SetName("b")
+		setters++
+		func() {
+			defer func() {
+				if r := recover(); r == nil || !strings.Contains(fmt.Sprint(r), "cannot be changed") {
+					t.Errorf("%s: %v", name, r)
+				}
+			}()
+			method.Call([]reflect.Value{reflect.Zero(method.Type().In(0))})
+		}()
+	}
+	if setters != 15 {
+		t.Errorf("%d setters, want 15", setters)
+	}
+}
+
+// TestSkip cuts values at each byte.
+func TestSkip(t *testing.T) {
+	for _, value := range []string{`{"a":[1,{"b":"}\\"}],"c":"\""}`, `[[],{},"]"]`, `"a\\\"b"`} {
+		if end, err := encoded.Skip([]byte(value+" ,"), 0); err != nil || end != len(value) {
+			t.Errorf("Skip of %s: %d, %v", value, end, err)
+		}
+		for i := range value {
+			if end, err := encoded.Skip([]byte(value[:i]), 0); !errors.Is(err, encoded.ErrShort) {
+				t.Errorf("Skip of %q: %d, %v", value[:i], end, err)
+			}
+		}
+	}
+	for _, value := range []string{"12", "true", "-1e5"} {
+		if end, err := encoded.Skip([]byte("  "+value+"}"), 2); err != nil || end != 2+len(value) {
+			t.Errorf("Skip of %s: %d, %v", value, end, err)
+		}
+	}
 }
 
 // FuzzHostile compares with apimachinery's decoders on what they accept.
