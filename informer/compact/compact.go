@@ -36,23 +36,29 @@ type Options struct {
 	// Namespace limits the informer to one. "" means all, and cluster-scoped resources need it.
 	Namespace string
 
-	// Kind is the kind of the objects. "" means the name of T.
+	// Kind is the kind of the objects. "" means the name of T, which differs from the kind
+	// in few APIs.
 	Kind string
 
 	// Tweak changes the options of each request, for example to set a LabelSelector. nil
 	// changes nothing.
 	Tweak func(*metav1.ListOptions)
 
-	// Drop has the fields that the cache does not keep, by the names in JSON, such as
-	// "data" or "spec.template". A path applies to each element of a list on its way, and ends
-	// with a key in brackets for one value of a map, as in
-	// "metadata.annotations[example.com/large]". Never write such an object back by an Update.
+	// Drop has the fields that the cache does not keep, by their names in JSON:
+	//
+	//   - "data" or "spec.template": a field with all that is in it
+	//   - "spec.containers.env": the field of each element of the list
+	//   - "metadata.annotations[example.com/large]": the value of one key of a map
+	//
+	// Never write an object of the cache back by an Update: it would remove the fields. A Patch
+	// and an apply are safe. An event comes also if only such a field has changed.
 	Drop []string
 
 	// ManagedFields keeps metadata.managedFields, which are dropped otherwise.
 	ManagedFields bool
 
-	// Indexers are the functions of indexes, which get objects of the Go type.
+	// Indexers are the functions of indexes, which get objects of the Go type without the
+	// dropped fields.
 	Indexers cache.Indexers
 
 	// Resync is the interval at which handlers see all objects again. 0 means never.
@@ -102,10 +108,12 @@ type Informer[T controllerkit.Object] struct {
 //
 //	factory.InformerFor(&corev1.Pod{}, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return pods })
 //
-// For a custom resource, client is the RESTClient of its crd.Client, whose Over returns the informer with
-// a lister. New sends no request. It returns an error if client is
+// For a custom resource, client is that of the method RESTClient of its crd.Client, or another one of its
+// group and version. The method Over of the crd.Client makes a lister of the informer. New sends no
+// request. It returns an error if client is
 // nil, as that of a fake clientset is, if T is a built-in type of another version, or if a path
-// of options.Drop does not exist. The caller runs the informer. It cannot run twice.
+// of options.Drop does not exist. An informer.Set, the factory or
+// the caller runs the informer, once: for a second run make another one.
 func New[T controllerkit.Object](client rest.Interface, resource string, options Options) (*Informer[T], error) {
 	i, err := newInformer[T](reflect.TypeFor[T](), options)
 	switch {
@@ -141,10 +149,10 @@ func Over[T controllerkit.Object](lw cache.ListerWatcher, options Options) (*Inf
 //	manager.Options{Cache: cache.Options{NewInformer: compact.NewInformer, DefaultUnsafeDisableDeepCopy: new(true)}}
 //
 // Reads of the manager's client then decode objects instead of copying them: the second option
-// is safe, because each read returns a new object. With it, objects have no apiVersion and kind. Set no transform
-// for managedFields, which are dropped: each transform costs more than a decoding.
+// is safe, because each read returns a new object. With that option, objects have no apiVersion and
+// kind. Set no transform for managedFields, which are dropped: each transform costs more than a decoding.
 //
-// For unstructured objects and metadata it returns client-go's informer.
+// For unstructured objects and metadata, NewInformer returns client-go's informer.
 func NewInformer(lw cache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	i, err := newOver[controllerkit.Object](reflect.TypeOf(obj), lw, Options{Resync: resync, Indexers: indexers})
 	if err != nil {
@@ -246,9 +254,10 @@ func (i *Informer[T]) RunWithContext(ctx context.Context) {
 	i.SharedIndexInformer.RunWithContext(ctx)
 }
 
-// SetTransform implements cache.SharedInformer. transform gets a decoded object, and what it
-// returns is encoded, which costs more than the decoding. For informer.Trim this is not so.
-// It must return a T.
+// SetTransform implements cache.SharedInformer. transform gets a decoded object and must return a T,
+// which is encoded. That costs more than the decoding, but for informer.Trim, which is done on the
+// encoded object. If transform returns an error, the informer's list or watch fails, as client-go's
+// does. After the start, SetTransform returns an error.
 func (i *Informer[T]) SetTransform(transform cache.TransformFunc) error {
 	if err := i.SharedIndexInformer.SetTransform(nil); err != nil {
 		return err // it was started
@@ -322,8 +331,8 @@ func (i *Informer[T]) objects(namespace string) ([]any, error) {
 }
 
 // ByIndex returns the objects that have the value in an index of Options.Indexers or AddIndexers,
-// in no order. If some objects are not indexed or do not decode, it returns the others and an error that
-// names up to 10 of them.
+// in no order. If the values of some objects of the cache are unknown, because they do not decode or
+// the function failed, it returns the others and an error that names up to 10 of them, for every value.
 func (i *Informer[T]) ByIndex(index, value string) ([]T, error) {
 	found, err := i.store().ByIndex(index, value)
 	if err != nil {

@@ -29,8 +29,9 @@
 //
 //   - CP1: No change of a returned object, or of one that a handler got, changes the cache.
 //   - CP2: A read returns what client-go's typed informer would, without the dropped fields.
-//   - CP3: If an object does not fit the Go type, the informer goes on: Get returns an error that
-//     names it, and handlers get its metadata as package crd describes.
+//   - CP3: If an object does not fit the Go type, the informer goes on without it: Get returns an
+//     error that names it. Handlers do not get it. If they have seen the object before, they get
+//     an update to its last state that fits, with the new metadata.
 //   - CP4: If an index function panics or returns an error, the process goes on: ByIndex returns an
 //     error beside the other objects.
 //
@@ -38,13 +39,14 @@
 //
 //   - managedFields are dropped unless Options.ManagedFields is true. Functions that read them from a
 //     cached object, such as those that ssa.ApplyChanged takes, need it.
-//   - Handlers share objects, as client-go's do, so they must not change them. An update decodes
-//     two objects; handlers that need metadata alone can read the key's Header.
-//   - The List of the indexer, which generated listers call for all namespaces, decodes all
-//     objects before it applies the selector, and omits those that do not decode. List
+//   - The handlers of an event share its objects, as client-go's do, so they must not change
+//     them. An update decodes the old and the new object. Handlers of package enqueue for
+//     metav1.Object, and those of operator.For and Owns without predicates, decode none.
+//   - The indexer's List, which generated listers call, logs objects that do not decode and
+//     returns the others. It decodes all objects before the lister applies its selector. List
 //     of the Informer decodes the selected ones.
-//   - An index function is called for each object that enters the cache, which decodes it once
-//     for all indexes. Its values are kept.
+//   - Index functions are called once for each state of an object, without the dropped fields.
+//     While the values of an object are unknown, ByIndex returns an error for every value.
 //   - Over encodes objects that were decoded before: fields that the Go type lacks are lost, and
 //     the first list needs the memory of typed objects.
 package compact

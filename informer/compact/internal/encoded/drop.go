@@ -89,7 +89,11 @@ func (d *Drop) add(t reflect.Type, path string) error {
 	fields, key, keyed := strings.Cut(path, "[")
 	if keyed {
 		var closed bool
-		if key, closed = strings.CutSuffix(key, "]"); !closed {
+		key, closed = strings.CutSuffix(key, "]")
+		switch {
+		case !closed && strings.Contains(key, "]"):
+			return fmt.Errorf("path %q: a key in brackets must be at the end, and a list needs none", path)
+		case !closed:
 			return fmt.Errorf("path %q: no ] at the end", path)
 		}
 	}

@@ -280,20 +280,21 @@ func TestDrop(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"spec.nothing":         `path "spec.nothing": no field "nothing" in a v1.PodSpec`,
-		"Spec":                 `path "Spec": no field "Spec" in a v1.Pod`,
-		"":                     `path "": no field "" in a v1.Pod`,
-		"metadata":             `path "metadata": a cache needs the field`,
-		"metadata.uid":         `path "metadata.uid": a cache needs the field`,
-		"metadata.labels[a":    `path "metadata.labels[a": no ] at the end`,
-		"metadata.name.x":      `path "metadata.name.x": no field "x" in a string`,
-		"spec[x]":              `path "spec[x]": the field is a v1.PodSpec and no map`,
-		"metadata.labels.a":    `path "metadata.labels.a": no field "a" in a map[string]string`,
-		"spec.containers[0]":   `path "spec.containers[0]": the field is a []v1.Container and no map`,
-		"metadata[x]":          `path "metadata[x]": the field is a v1.ObjectMeta and no map`,
-		"spec..containers":     `path "spec..containers": no field "" in a v1.PodSpec`,
-		"metadata.name[x]":     `path "metadata.name[x]": the field is a string and no map`,
-		"status.startTime.foo": `path "status.startTime.foo": no field "foo" in a v1.Time`,
+		"spec.nothing":          `path "spec.nothing": no field "nothing" in a v1.PodSpec`,
+		"Spec":                  `path "Spec": no field "Spec" in a v1.Pod`,
+		"":                      `path "": no field "" in a v1.Pod`,
+		"metadata":              `path "metadata": a cache needs the field`,
+		"metadata.uid":          `path "metadata.uid": a cache needs the field`,
+		"metadata.labels[a":     `path "metadata.labels[a": no ] at the end`,
+		"spec.containers[].env": `path "spec.containers[].env": a key in brackets must be at the end, and a list needs none`,
+		"metadata.name.x":       `path "metadata.name.x": no field "x" in a string`,
+		"spec[x]":               `path "spec[x]": the field is a v1.PodSpec and no map`,
+		"metadata.labels.a":     `path "metadata.labels.a": no field "a" in a map[string]string`,
+		"spec.containers[0]":    `path "spec.containers[0]": the field is a []v1.Container and no map`,
+		"metadata[x]":           `path "metadata[x]": the field is a v1.ObjectMeta and no map`,
+		"spec..containers":      `path "spec..containers": no field "" in a v1.PodSpec`,
+		"metadata.name[x]":      `path "metadata.name[x]": the field is a string and no map`,
+		"status.startTime.foo":  `path "status.startTime.foo": no field "foo" in a v1.Time`,
 	} {
 		if _, err := encoded.NewDrop(reflect.TypeFor[corev1.Pod](), path); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", path, err, want)
