@@ -176,7 +176,7 @@ func processGadget(i int) *contender.Gadget {
 		})
 	}
 	at := metav1.NewTime(time.Unix(1_700_000_000, 0))
-	for _, condition := range []string{"Ready", "Accepted", "Programmed"} {
+	for _, condition := range []string{"Ready", "Accepted"} {
 		g.Status.Conditions = append(g.Status.Conditions, metav1.Condition{
 			Type: condition, Status: metav1.ConditionTrue, Reason: "AsExpected", Message: "All backends are available.", ObservedGeneration: 1, LastTransitionTime: at,
 		})
