@@ -58,6 +58,26 @@ func init() {
 		)
 	}
 	bench.Register(row)
+	bench.Register(bench.Row{
+		Name:  "curves/compact",
+		Curve: "objects",
+		Long:  true,
+		About: "The work of compact/process with Deployments, for 10,000 to 200,000 objects.",
+		Op:    "object",
+		Pairs: func(ctx context.Context) (pairs []bench.Pair, _ func(), _ error) {
+			p, err := newProcesses(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			for _, objects := range []int{10_000, 50_000, 200_000} {
+				for _, pair := range p.pairs(fmt.Sprint(objects, " objects"), contender.Deployments, objects, []string{"-compact"}, []string{"-trim"}) {
+					pair.X = float64(objects)
+					pairs = append(pairs, pair)
+				}
+			}
+			return pairs, p.stop, nil
+		},
+	})
 }
 
 // newCompactProcesses is newProcesses with the custom resource.

@@ -32,7 +32,7 @@ func main() { contender.Main(run) }
 type reader func(namespace, name string) (metav1.Object, error)
 
 func run(ctx context.Context, p *contender.Process) error {
-	op, err := operator.New(p.Config, operator.Options{Name: "operator"})
+	op, err := operator.New(p.Config, operator.Options{Name: "operator", StartTimeout: 2 * time.Minute}) // as controller-runtime's
 	if err != nil {
 		return err
 	}
