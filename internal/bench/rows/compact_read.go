@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	runtimecache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/informer/compact"
@@ -29,7 +30,7 @@ import (
 
 const (
 	readObjects = 100
-	readReads   = 200_000
+	readReads   = 100_000
 )
 
 func init() {
@@ -145,6 +146,7 @@ func compactReads[T controllerkit.Object](list runtime.Object, name func(i int) 
 // runtimeReads measures reads by controller-runtime's client. use gets each object.
 func runtimeReads(list runtime.Object, name func(i int) string, empty func() client.Object, use func(client.Object) error) func(context.Context, *bench.Meter) (int, error) {
 	return func(ctx context.Context, m *bench.Meter) (n int, err error) {
+		log.SetLogger(logr.Discard()) // otherwise it prints a stack after 30s
 		s := runtime.NewScheme()
 		if err := scheme.AddToScheme(s); err != nil {
 			return 0, err
@@ -170,6 +172,9 @@ func runtimeReads(list runtime.Object, name func(i int) string, empty func() cli
 		ended := make(chan error, 1)
 		go func() { ended <- objects.Start(ctx) }()
 		defer func() { cancel(); err = errors.Join(err, <-ended) }()
+		if !objects.WaitForCacheSync(ctx) {
+			return 0, context.Cause(ctx)
+		}
 		get := func(name string) error {
 			obj := empty()
 			if err := reader.Get(ctx, types.NamespacedName{Namespace: readNamespace, Name: name}, obj); err != nil {
@@ -177,7 +182,7 @@ func runtimeReads(list runtime.Object, name func(i int) string, empty func() cli
 			}
 			return use(obj)
 		}
-		if err := get(name(0)); err != nil { // it waits for the cache
+		if err := get(name(0)); err != nil { // it starts the informer
 			return 0, err
 		}
 		return reads(m, name, get)
