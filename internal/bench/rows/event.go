@@ -10,7 +10,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/internal/bench"
@@ -96,7 +95,12 @@ func (p *processes) latency(program string, c latencyCase) func(context.Context,
 			return 0, err
 		}
 		defer func() { err = errors.Join(err, l.stop()) }()
-		w := &writer{client: kube.CoreV1().ConfigMaps(p.namespace), objects: objects}
+		client := kube.CoreV1().ConfigMaps(p.namespace)
+		w := &writer{objects: objects, put: func(ctx context.Context, i int, text string) (metav1.Object, error) {
+			cm := processMap(i)
+			cm.Data["update"] = text
+			return client.Update(ctx, cm, metav1.UpdateOptions{FieldManager: "bench"})
+		}}
 		if _, err := l.ask(contender.Command{}); err != nil { // it begins to record sights
 			return 0, err
 		}
@@ -134,7 +138,7 @@ func (p *processes) latency(program string, c latencyCase) func(context.Context,
 
 // A writer updates the objects of a run in turn.
 type writer struct {
-	client  corev1client.ConfigMapInterface
+	put     func(ctx context.Context, i int, text string) (metav1.Object, error) // updates the i-th object; no two texts are equal
 	objects int
 	next    atomic.Int64 // of the objects
 }
@@ -147,15 +151,14 @@ type update struct {
 
 // update changes the next object.
 func (w *writer) update(ctx context.Context) (update, error) {
-	cm := processMap(1 + int(w.next.Add(1))%w.objects)
+	i := 1 + int(w.next.Add(1))%w.objects
 	sent := time.Now()
-	cm.Data["update"] = sent.String() // no two updates are equal
-	cm, err := w.client.Update(ctx, cm, metav1.UpdateOptions{FieldManager: "bench"})
+	obj, err := w.put(ctx, i, sent.String())
 	at := time.Now()
 	if err != nil {
 		return update{}, err
 	}
-	return update{name: cm.Name, version: cm.ResourceVersion, sent: sent, at: at}, nil
+	return update{name: obj.GetName(), version: obj.GetResourceVersion(), sent: sent, at: at}, nil
 }
 
 // write sends n updates at a rate. If responses are late, it sends the next updates as soon as

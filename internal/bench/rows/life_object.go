@@ -112,12 +112,17 @@ func newWidgetClient(config *rest.Config, namespace string) (*widgetClient, erro
 
 // installWidgets installs the CustomResourceDefinition.
 func installWidgets(ctx context.Context, config *rest.Config) (uninstall func(context.Context) error, err error) {
+	return installDefinition(ctx, config, widgetDefinition())
+}
+
+// installDefinition installs a CustomResourceDefinition.
+func installDefinition(ctx context.Context, config *rest.Config, definition map[string]any) (uninstall func(context.Context) error, err error) {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
 	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	created, err := definitions.Create(ctx, &unstructured.Unstructured{Object: widgetDefinition()}, metav1.CreateOptions{})
+	created, err := definitions.Create(ctx, &unstructured.Unstructured{Object: definition}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -53,9 +53,9 @@ func init() {
 				return nil, nil, err
 			}
 			return append(append(
-				p.pairs("whole objects", processObjects, nil, nil),
-				p.pairs("Trim", processObjects, []string{"-trim"}, []string{"-trim"})...),
-				p.pairs("KeepMetadata", processObjects, []string{"-metadata"}, []string{"-trim"})...), p.stop, nil
+				p.pairs("whole objects", contender.ConfigMaps, processObjects, nil, nil),
+				p.pairs("Trim", contender.ConfigMaps, processObjects, []string{"-trim"}, []string{"-trim"})...),
+				p.pairs("KeepMetadata", contender.ConfigMaps, processObjects, []string{"-metadata"}, []string{"-trim"})...), p.stop, nil
 		},
 	})
 	bench.Register(bench.Row{
@@ -70,7 +70,7 @@ func init() {
 				return nil, nil, err
 			}
 			for _, objects := range []int{10_000, 50_000, 200_000} {
-				for _, pair := range p.pairs(fmt.Sprint(objects, " objects"), objects, []string{"-trim"}, []string{"-trim"}) {
+				for _, pair := range p.pairs(fmt.Sprint(objects, " objects"), contender.ConfigMaps, objects, []string{"-trim"}, []string{"-trim"}) {
 					pair.X = float64(objects)
 					pairs = append(pairs, pair)
 				}
@@ -83,7 +83,9 @@ func init() {
 // processes runs the programs of operator/process.
 type processes struct {
 	*arena
-	programs string // their folder
+	programs    string // their folder
+	deployments int    // of fillDeployments
+	gadgets     int    // of fillGadgets
 }
 
 // builtPrograms builds the programs once, and returns their folder.
@@ -104,12 +106,12 @@ func newProcesses(ctx context.Context) (*processes, error) {
 }
 
 // pairs returns the pairs of a case. The objects of the pairs that run before are at most as many.
-func (p *processes) pairs(name string, objects int, ours, theirs []string) []bench.Pair {
+func (p *processes) pairs(name, kind string, objects int, ours, theirs []string) []bench.Pair {
 	return p.beside(name, func(program string) func(context.Context, *bench.Meter) (int, error) {
 		if program == programOperator {
-			return p.run(program, objects, ours)
+			return p.run(program, kind, objects, ours)
 		}
-		return p.run(program, objects, theirs)
+		return p.run(program, kind, objects, theirs)
 	})
 }
 
@@ -123,17 +125,18 @@ func (p *processes) beside(name string, run func(program string) func(context.Co
 }
 
 // run returns the work of a contender.
-func (p *processes) run(name string, objects int, args []string) func(ctx context.Context, m *bench.Meter) (int, error) {
+func (p *processes) run(name, kind string, objects int, args []string) func(ctx context.Context, m *bench.Meter) (int, error) {
 	return func(ctx context.Context, m *bench.Meter) (int, error) {
 		n := m.N(objects)
-		if err := p.fillMaps(ctx, n); err != nil {
+		if err := p.fillKind(ctx, kind, n); err != nil {
 			return 0, err
 		}
-		l, err := p.launch(ctx, name, n, args...)
+		l, err := p.launch(ctx, name, n, append([]string{"-kind", kind}, args...)...)
 		if err != nil {
 			return 0, err
 		}
 		m.Count(bench.Time, float64(l.took))
+		m.Count(cpuTime, float64(l.figures.CPU))
 		m.Count("B peak", float64(l.figures.PeakBytes))
 		m.Count("B live", float64(l.figures.LiveBytes))
 		m.Count(bench.Allocs, float64(l.figures.Allocs))
@@ -222,12 +225,20 @@ func (a *arena) fillMaps(ctx context.Context, objects int) error {
 	if err != nil {
 		return err
 	}
+	return createMissing(ctx, &a.objects, objects, func(ctx context.Context, i int) error {
+		_, err := kube.CoreV1().ConfigMaps(a.namespace).Create(ctx, processMap(i), metav1.CreateOptions{FieldManager: "bench"})
+		return err
+	})
+}
+
+// createMissing calls create for the numbers from existing+1 to objects, and sets existing.
+func createMissing(ctx context.Context, existing *int, objects int, create func(ctx context.Context, i int) error) error {
 	var next atomic.Int64
-	next.Store(int64(a.objects))
-	a.objects = objects
+	next.Store(int64(*existing))
+	*existing = objects
 	return together(ctx, 16, func(ctx context.Context, _ int) error {
 		for i := int(next.Add(1)); i <= objects; i = int(next.Add(1)) {
-			if _, err := kube.CoreV1().ConfigMaps(a.namespace).Create(ctx, processMap(i), metav1.CreateOptions{FieldManager: "bench"}); err != nil {
+			if err := create(ctx, i); err != nil {
 				return err
 			}
 		}

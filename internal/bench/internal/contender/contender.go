@@ -14,13 +14,22 @@ import (
 	"os/signal"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+)
+
+// The values of the flag -kind.
+const (
+	ConfigMaps  = "configmaps"
+	Deployments = "deployments"
+	Gadgets     = "gadgets"
 )
 
 // Workers is the number of workers of each program.
@@ -28,9 +37,10 @@ const Workers = 8
 
 // Figures are the costs of a program from its start until it has begun its reconciles.
 type Figures struct {
-	PeakBytes int64  `json:"peakBytes"` // of the resident memory
-	LiveBytes uint64 `json:"liveBytes"` // of the heap, after a garbage collection
-	Allocs    uint64 `json:"allocs"`
+	CPU       time.Duration `json:"cpu"`       // of the user and of the system
+	PeakBytes int64         `json:"peakBytes"` // of the resident memory
+	LiveBytes uint64        `json:"liveBytes"` // of the heap, after a garbage collection
+	Allocs    uint64        `json:"allocs"`
 }
 
 // Process is one run of a program.
@@ -39,6 +49,8 @@ type Process struct {
 	Namespace string
 	Trim      bool // remove managedFields from the cached objects
 	Metadata  bool // hold only the metadata of the objects that are not Selected
+	Kind      string
+	Compact   bool // hold the objects as the API server encoded them
 
 	objects  int64
 	stay     bool
@@ -56,9 +68,11 @@ func Selected(labels map[string]string) bool { return labels["tenth"] == "0" }
 
 // Reconciled is the work of a reconcile that has read the object from the cache. With the flag
 // -call it also waits. If ctx is done before the end of the wait, it returns the cause.
-func (p *Process) Reconciled(ctx context.Context, obj *corev1.ConfigMap) error {
+func (p *Process) Reconciled(ctx context.Context, obj metav1.Object) error {
 	p.sights.add(obj)
-	p.bytes.Add(int64(len(obj.Data["key"])))
+	if cm, ok := obj.(*corev1.ConfigMap); ok {
+		p.bytes.Add(int64(len(cm.Data["key"])))
+	}
 	if p.left.Add(-1) == 0 {
 		close(p.all)
 	}
@@ -97,6 +111,8 @@ func work(ctx context.Context, run func(ctx context.Context, p *Process) error) 
 	flags.Int64Var(&p.objects, "objects", 1, "`number` of reconciles before the figures")
 	flags.BoolVar(&p.Trim, "trim", false, "remove managedFields from the cached objects")
 	flags.BoolVar(&p.Metadata, "metadata", false, "hold only the metadata of nine of ten objects")
+	flags.StringVar(&p.Kind, "kind", ConfigMaps, "the objects' `kind`: "+strings.Join([]string{ConfigMaps, Deployments, Gadgets}, ", "))
+	flags.BoolVar(&p.Compact, "compact", false, "hold the objects as the API server encoded them")
 	flags.BoolVar(&p.stay, "stay", false, "run until the input ends or SIGTERM arrives")
 	flags.DurationVar(&p.call, "call", 0, "`time` that each reconcile waits")
 	_ = flags.Parse(os.Args[1:]) // it ends the process
@@ -136,8 +152,12 @@ func work(ctx context.Context, run func(ctx context.Context, p *Process) error) 
 
 func measure() (Figures, error) {
 	var m runtime.MemStats
+	spent, err := cpu()
+	if err != nil {
+		return Figures{}, err
+	}
 	runtime.ReadMemStats(&m)
-	f := Figures{Allocs: m.Mallocs}
+	f := Figures{CPU: spent, Allocs: m.Mallocs}
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return f, err

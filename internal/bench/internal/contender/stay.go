@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
@@ -89,11 +89,20 @@ func (p *Process) serve(ctx context.Context, out *json.Encoder) error {
 }
 
 func (p *Process) usage() (Usage, error) {
-	var r syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+	spent, err := cpu()
+	if err != nil {
 		return Usage{}, err
 	}
-	return Usage{CPU: time.Duration(r.Utime.Nano() + r.Stime.Nano()), Requests: p.requests.Load(), Sights: p.sights.take()}, nil
+	return Usage{CPU: spent, Requests: p.requests.Load(), Sights: p.sights.take()}, nil
+}
+
+// cpu returns the process's time of the user and of the system.
+func cpu() (time.Duration, error) {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		return 0, err
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), nil
 }
 
 // sights are the sights since the last Command. The first Command begins to record them.
@@ -105,14 +114,14 @@ type sights struct {
 	found   chan struct{} // closed at the first sight of awaited; nil without awaited
 }
 
-func (s *sights) add(obj *corev1.ConfigMap) {
+func (s *sights) add(obj metav1.Object) {
 	at := time.Now().UnixNano()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.on {
 		return
 	}
-	s.seen = append(s.seen, Sight{Name: obj.Name, Version: obj.ResourceVersion, At: at})
+	s.seen = append(s.seen, Sight{Name: obj.GetName(), Version: obj.GetResourceVersion(), At: at})
 	if s.found != nil && s.seen[len(s.seen)-1].Shows(s.awaited.Name, s.awaited.Version) {
 		close(s.found)
 		s.found = nil

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/listers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
@@ -20,36 +22,30 @@ import (
 func main() { contender.Main(run) }
 
 func run(ctx context.Context, p *contender.Process) error {
-	kube, err := kubernetes.NewForConfig(p.Config)
+	informer, get, err := source(p)
 	if err != nil {
 		return err
 	}
-	options := []informers.SharedInformerOption{informers.WithNamespace(p.Namespace)}
 	if p.Trim {
-		options = append(options, informers.WithTransform(func(obj any) (any, error) {
-			if cm, ok := obj.(*corev1.ConfigMap); ok {
-				cm.ManagedFields = nil
-			}
-			return obj, nil
-		}))
+		if err := informer.SetTransform(trim); err != nil {
+			return err
+		}
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, options...)
-	configMaps := factory.Core().V1().ConfigMaps()
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[cache.ObjectName]())
 	add := func(obj any) {
 		if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {
 			queue.Add(key)
 		}
 	}
-	if _, err := configMaps.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add,
 	}); err != nil {
 		return err
 	}
-	objects := configMaps.Lister()
-	factory.StartWithContext(ctx)
-	defer factory.Shutdown()
-	if !cache.WaitForCacheSync(ctx.Done(), configMaps.Informer().HasSynced) {
+	var running sync.WaitGroup
+	running.Go(func() { informer.RunWithContext(ctx) })
+	defer running.Wait()
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return errors.New("the cache was not filled")
 	}
 	var workers sync.WaitGroup
@@ -60,7 +56,7 @@ func run(ctx context.Context, p *contender.Process) error {
 				if shutdown {
 					return
 				}
-				obj, err := objects.ConfigMaps(key.Namespace).Get(key.Name)
+				obj, err := get(key.Namespace, key.Name)
 				if err == nil {
 					err = p.Reconciled(ctx, obj)
 				}
@@ -77,4 +73,49 @@ func run(ctx context.Context, p *contender.Process) error {
 	queue.ShutDown()
 	workers.Wait()
 	return nil
+}
+
+// source returns the informer of the flag -kind, as informer-gen makes it, and the reads of its lister.
+func source(p *contender.Process) (cache.SharedIndexInformer, func(namespace, name string) (metav1.Object, error), error) {
+	if p.Kind == contender.Gadgets {
+		client, err := contender.GadgetClient(p.Config, p.Namespace)
+		if err != nil {
+			return nil, nil, err
+		}
+		informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+				return client.List(ctx, options)
+			},
+			WatchFuncWithContext: client.Watch,
+		}, client), &contender.Gadget{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+		objects := listers.New[*contender.Gadget](informer.GetIndexer(), contender.GadgetResource())
+		return informer, func(namespace, name string) (metav1.Object, error) {
+			return listers.NewNamespaced(objects, namespace).Get(name)
+		}, nil
+	}
+	kube, err := kubernetes.NewForConfig(p.Config)
+	if err != nil {
+		return nil, nil, err
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(p.Namespace))
+	if p.Kind == contender.Deployments {
+		of := factory.Apps().V1().Deployments()
+		objects := of.Lister()
+		return of.Informer(), func(namespace, name string) (metav1.Object, error) {
+			return objects.Deployments(namespace).Get(name)
+		}, nil
+	}
+	of := factory.Core().V1().ConfigMaps()
+	objects := of.Lister()
+	return of.Informer(), func(namespace, name string) (metav1.Object, error) {
+		return objects.ConfigMaps(namespace).Get(name)
+	}, nil
+}
+
+// trim is a transform.
+func trim(obj any) (any, error) {
+	if o, ok := obj.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+	}
+	return obj, nil
 }
