@@ -74,7 +74,7 @@ func stateOf(o metav1.Object) state {
 const maxBad = 1000
 
 func (b *bad) add(o *encoded.Object) {
-	name := cache.ObjectName{Namespace: strings.Clone(o.GetNamespace()), Name: strings.Clone(o.GetName())}
+	name := cache.MetaObjectToName(o)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.last == nil {

@@ -1,6 +1,8 @@
 package encoded
 
 import (
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -55,11 +57,46 @@ func (o *Object) of(number int32, member string, into func(*metav1.ObjectMeta) a
 	return m
 }
 
-// GetName implements metav1.Object.
-func (o *Object) GetName() string { return o.text(name) }
+// fields calls f with each value of a field of the metadata in protobuf. It allocates nothing, unlike of.
+func (o *Object) fields(number int32, f func(value []byte) error) {
+	_ = o.eachMetadata(func(metadata []byte) error { // an object that does not decode has none
+		return Fields(metadata, func(n int32, value []byte) error {
+			if n == number {
+				return f(value)
+			}
+			return nil
+		})
+	})
+}
 
-// GetNamespace implements metav1.Object.
-func (o *Object) GetNamespace() string { return o.text(namespace) }
+// entries returns a map of the metadata in protobuf.
+func (o *Object) entries(number int32) (m map[string]string) {
+	o.fields(number, func(entry []byte) error {
+		var key, value string
+		err := Fields(entry, func(n int32, text []byte) error {
+			switch n {
+			case 1:
+				key = string(text)
+			case 2:
+				value = string(text)
+			}
+			return nil
+		})
+		if m == nil {
+			m = map[string]string{}
+		}
+		m[key] = value
+		return err
+	})
+	return m
+}
+
+// GetName implements metav1.Object. It returns a copy: keys of queues live longer than a state of an
+// object, which they would keep in memory.
+func (o *Object) GetName() string { return strings.Clone(o.text(name)) }
+
+// GetNamespace implements metav1.Object. It returns a copy, as GetName does.
+func (o *Object) GetNamespace() string { return strings.Clone(o.text(namespace)) }
 
 // GetUID implements metav1.Object.
 func (o *Object) GetUID() types.UID { return types.UID(o.text(uid)) }
@@ -96,9 +133,16 @@ func (o *Object) GetCreationTimestamp() (v metav1.Time) {
 
 // GetDeletionTimestamp implements metav1.Object.
 func (o *Object) GetDeletionTimestamp() (v *metav1.Time) {
-	if m := o.of(deletionNumber, "deletionTimestamp", func(m *metav1.ObjectMeta) any { return &m.DeletionTimestamp }); m != nil {
-		v = m.DeletionTimestamp
+	if o.format == JSON {
+		if m := o.of(deletionNumber, "deletionTimestamp", func(m *metav1.ObjectMeta) any { return &m.DeletionTimestamp }); m != nil {
+			v = m.DeletionTimestamp
+		}
+		return v
 	}
+	o.fields(deletionNumber, func(value []byte) error {
+		v = &metav1.Time{}
+		return v.Unmarshal(value)
+	})
 	return v
 }
 
@@ -112,33 +156,53 @@ func (o *Object) GetDeletionGracePeriodSeconds() (v *int64) {
 
 // GetLabels implements metav1.Object.
 func (o *Object) GetLabels() (v map[string]string) {
-	if m := o.of(labelsNumber, "labels", func(m *metav1.ObjectMeta) any { return &m.Labels }); m != nil {
-		v = m.Labels
+	if o.format == JSON {
+		if m := o.of(labelsNumber, "labels", func(m *metav1.ObjectMeta) any { return &m.Labels }); m != nil {
+			v = m.Labels
+		}
+		return v
 	}
-	return v
+	return o.entries(labelsNumber)
 }
 
 // GetAnnotations implements metav1.Object.
 func (o *Object) GetAnnotations() (v map[string]string) {
-	if m := o.of(annotationsNumber, "annotations", func(m *metav1.ObjectMeta) any { return &m.Annotations }); m != nil {
-		v = m.Annotations
+	if o.format == JSON {
+		if m := o.of(annotationsNumber, "annotations", func(m *metav1.ObjectMeta) any { return &m.Annotations }); m != nil {
+			v = m.Annotations
+		}
+		return v
 	}
-	return v
+	return o.entries(annotationsNumber)
 }
 
 // GetFinalizers implements metav1.Object.
 func (o *Object) GetFinalizers() (v []string) {
-	if m := o.of(finalizersNumber, "finalizers", func(m *metav1.ObjectMeta) any { return &m.Finalizers }); m != nil {
-		v = m.Finalizers
+	if o.format == JSON {
+		if m := o.of(finalizersNumber, "finalizers", func(m *metav1.ObjectMeta) any { return &m.Finalizers }); m != nil {
+			v = m.Finalizers
+		}
+		return v
 	}
+	o.fields(finalizersNumber, func(value []byte) error {
+		v = append(v, string(value))
+		return nil
+	})
 	return v
 }
 
 // GetOwnerReferences implements metav1.Object.
 func (o *Object) GetOwnerReferences() (v []metav1.OwnerReference) {
-	if m := o.of(ownersNumber, "ownerReferences", func(m *metav1.ObjectMeta) any { return &m.OwnerReferences }); m != nil {
-		v = m.OwnerReferences
+	if o.format == JSON {
+		if m := o.of(ownersNumber, "ownerReferences", func(m *metav1.ObjectMeta) any { return &m.OwnerReferences }); m != nil {
+			v = m.OwnerReferences
+		}
+		return v
 	}
+	o.fields(ownersNumber, func(value []byte) error {
+		v = append(v, metav1.OwnerReference{})
+		return v[len(v)-1].Unmarshal(value)
+	})
 	return v
 }
 
