@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -82,7 +83,7 @@ func TestServerCompact(t *testing.T) {
 		}
 		made <- cm.Name
 		cm.Labels["pair"] = "changed" // the cache does not change
-		return ctrl.Result{Requeue: true}, nil
+		return ctrl.Result{RequeueAfter: time.Nanosecond}, nil
 	})
 	b := ctrl.NewControllerManagedBy(mgr).Named("mk-compact").For(&corev1.ConfigMap{}).Owns(&corev1.Secret{})
 	loop := &reconcile.Controller[ctrl.Request]{Workers: 4, Gate: writes.Gate()}
