@@ -73,6 +73,16 @@ func (l *lossy) Read(p []byte) (int, error) {
 // Proves I5.
 func TestServerAudit(t *testing.T) {
 	t.Parallel()
+	for name, of := range map[string]configMapInformers{"typed": configMapsOf, "compact": compactConfigMapsOf} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testServerAudit(t, of)
+		})
+	}
+}
+
+func testServerAudit(t *testing.T, of configMapInformers) {
+	t.Helper()
 	namespace := testserver.Namespace(t)
 	config := testserver.Config(t)
 	config.QPS = -1
@@ -84,7 +94,7 @@ func TestServerAudit(t *testing.T) {
 	lossyConfig := testserver.Config(t)
 	lossyConfig.ContentType, lossyConfig.AcceptContentTypes = "application/json", "application/json"
 	lossyConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return losing{next} })
-	inf := configMapsOf(t, lossyConfig, namespace)
+	inf := of(t, lossyConfig, namespace)
 
 	var mu sync.Mutex // guards planted and found
 	planted, found := map[string]bool{}, map[string]bool{}

@@ -3,7 +3,6 @@ package informer_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -56,8 +55,8 @@ func listConfigMaps(client corev1client.ConfigMapInterface) listing {
 //
 // Proves I6.
 func TestServerRelist(t *testing.T) {
-	for _, streamed := range []bool{true, false} {
-		t.Run(fmt.Sprintf("streamed %v", streamed), func(t *testing.T) {
+	for _, kind := range []string{"streamed", "listed", "compact"} {
+		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			namespace := testserver.Namespace(t)
 			admin := typedClient(t, testserver.Config(t)).CoreV1().ConfigMaps(namespace)
@@ -67,7 +66,10 @@ func TestServerRelist(t *testing.T) {
 			config.Wrap(func(next http.RoundTripper) http.RoundTripper { proxy.next = next; return proxy })
 			config.Wrap(informer.EndSilentWatches(-1))
 			inf := configMapsOf(t, config, namespace)
-			if !streamed {
+			switch kind {
+			case "compact":
+				inf = compactConfigMapsOf(t, config, namespace)
+			case "listed":
 				inf = cache.NewSharedIndexInformer(listConfigMaps(typedClient(t, config).CoreV1().ConfigMaps(namespace)), &corev1.ConfigMap{}, 0, nil)
 			}
 			events := make(chan string, 100)

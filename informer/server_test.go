@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/informer/compact"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -47,6 +48,28 @@ func typedClient(t *testing.T, config *rest.Config) kubernetes.Interface {
 		t.Fatal(err)
 	}
 	return client
+}
+
+// configMapInformers makes an informer of the ConfigMaps of a namespace.
+type configMapInformers func(t *testing.T, config *rest.Config, namespace string) cache.SharedIndexInformer
+
+// compactConfigMapsOf makes a compact informer that gets JSON, which the proxies of the tests read.
+func compactConfigMapsOf(t *testing.T, config *rest.Config, namespace string) cache.SharedIndexInformer {
+	t.Helper()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return jsonOnly{next} })
+	inf, err := compact.New[*corev1.ConfigMap](typedClient(t, config).CoreV1().RESTClient(), "configmaps", compact.Options{Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inf
+}
+
+type jsonOnly struct{ http.RoundTripper }
+
+func (j jsonOnly) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.Header.Set("Accept", "application/json")
+	return j.RoundTripper.RoundTrip(req)
 }
 
 func configMapsOf(t *testing.T, config *rest.Config, namespace string) cache.SharedIndexInformer {

@@ -81,10 +81,13 @@ type Header interface {
 	GetOwnerReferences() []metav1.OwnerReference
 }
 
+// inner is an informer of *encoded.Object.
+type inner = cache.SharedIndexInformer
+
 // Informer is an informer with a compact cache. [New] and [Over] make one. It is safe for
-// concurrent use.
+// concurrent use. Its other methods are those of cache.SharedIndexInformer.
 type Informer[T controllerkit.Object] struct {
-	cache.SharedIndexInformer // its objects are *encoded.Object
+	inner
 
 	kind     string
 	resource schema.GroupResource
@@ -108,12 +111,16 @@ type Informer[T controllerkit.Object] struct {
 //
 //	factory.InformerFor(&corev1.Pod{}, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return pods })
 //
-// For a custom resource, client is that of the method RESTClient of its crd.Client, or another one of its
-// group and version. The method Over of the crd.Client makes a lister of the informer. New sends no
-// request. It returns an error if client is
-// nil, as that of a fake clientset is, if T is a built-in type of another version, or if a path
-// of options.Drop does not exist. An informer.Set, the factory or
-// the caller runs the informer, once: for a second run make another one.
+// For a custom resource, client is the result of crd.Client.RESTClient, or another client of the
+// group and version, and crd.Client.Over makes a lister of the informer.
+//
+// A T with an encoding in protobuf, as all built-in types have, is asked for in it, whatever the
+// content type of client.
+//
+// New sends no request. It returns an error if client is nil, which a fake clientset returns, if T
+// is a built-in type of another version, or if a path of options.Drop does not exist. An
+// informer.Set, the factory or the caller runs the informer, once: for a second run make another
+// one.
 func New[T controllerkit.Object](client rest.Interface, resource string, options Options) (*Informer[T], error) {
 	i, err := newInformer[T](reflect.TypeFor[T](), options)
 	switch {
@@ -149,14 +156,16 @@ func Over[T controllerkit.Object](lw cache.ListerWatcher, options Options) (*Inf
 //	manager.Options{Cache: cache.Options{NewInformer: compact.NewInformer, DefaultUnsafeDisableDeepCopy: new(true)}}
 //
 // Reads of the manager's client then decode objects instead of copying them: the second option
-// is safe, because each read returns a new object. With that option, objects have no apiVersion and
-// kind. Set no transform for managedFields, which are dropped: each transform costs more than a decoding.
+// is safe, because each read of the informer's cache returns a new object. With that option,
+// objects have no apiVersion and kind. Set no transform for managedFields, which are dropped: each
+// transform costs more than a decoding.
 //
-// For unstructured objects and metadata, NewInformer returns client-go's informer.
+// Unstructured objects and metadata are not held encoded. Their cache is client-go's, whose reads
+// return copies.
 func NewInformer(lw cache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	i, err := newOver[controllerkit.Object](reflect.TypeOf(obj), lw, Options{Resync: resync, Indexers: indexers})
 	if err != nil {
-		return cache.NewSharedIndexInformer(lw, obj, resync, indexers)
+		return copying{cache.NewSharedIndexInformer(lw, obj, resync, indexers)}
 	}
 	return i
 }
@@ -197,8 +206,6 @@ func newInformer[T controllerkit.Object](t reflect.Type, options Options) (*Info
 	if err := i.drop(); err != nil {
 		return nil, fmt.Errorf("compact: Drop of %s: %w", i.kind, err)
 	}
-	indexers := cache.Indexers{}
-	i.indexers.Store(&indexers)
 	return i, nil
 }
 
@@ -214,7 +221,7 @@ func (i *Informer[T]) drop() (err error) {
 // listWatch makes the informer around what lists and watches encoded objects.
 func (i *Informer[T]) listWatch(lw cache.ListerWatcher, options Options) error {
 	name := reflect.PointerTo(i.typ).String()
-	i.SharedIndexInformer = cache.NewSharedIndexInformerWithOptions(lw, &encoded.Object{}, cache.SharedIndexInformerOptions{
+	i.inner = cache.NewSharedIndexInformerWithOptions(lw, &encoded.Object{}, cache.SharedIndexInformerOptions{
 		ResyncPeriod:      options.Resync,
 		Indexers:          cache.Indexers{cache.NamespaceIndex: byNamespace},
 		ObjectDescription: name,
@@ -251,15 +258,15 @@ func isProtobuf(t reflect.Type) bool {
 // RunWithContext implements cache.SharedInformer.
 func (i *Informer[T]) RunWithContext(ctx context.Context) {
 	i.report.Begin(ctx)
-	i.SharedIndexInformer.RunWithContext(ctx)
+	i.inner.RunWithContext(ctx)
 }
 
 // SetTransform implements cache.SharedInformer. transform gets a decoded object and must return a T,
 // which is encoded. That costs more than the decoding, but for informer.Trim, which is done on the
-// encoded object. If transform returns an error, the informer's list or watch fails, as client-go's
-// does. After the start, SetTransform returns an error.
+// encoded object. A transform that panics or returns an error does what it does to client-go's
+// informer: informer.Guard wraps it. After the start, SetTransform returns an error.
 func (i *Informer[T]) SetTransform(transform cache.TransformFunc) error {
-	if err := i.SharedIndexInformer.SetTransform(nil); err != nil {
+	if err := i.inner.SetTransform(nil); err != nil {
 		return err // it was started
 	}
 	if transform == nil {
@@ -269,14 +276,14 @@ func (i *Informer[T]) SetTransform(transform cache.TransformFunc) error {
 		i.paths = append(i.paths, managedFields, lastApplied)
 		return i.drop()
 	}
-	return i.SharedIndexInformer.SetTransform(func(obj any) (any, error) {
+	return i.inner.SetTransform(func(obj any) (any, error) {
 		o, ok := obj.(*encoded.Object)
 		if !ok {
-			return transform(obj)
+			return obj, nil // a tombstone, whose object is transformed
 		}
 		decoded, err := i.decode(o)
 		if err != nil {
-			return o, nil //nolint:nilerr // it stays as it is: Get returns the error
+			return o, nil //nolint:nilerr // Get returns it, for as long as the object does not fit
 		}
 		changed, err := transform(decoded)
 		if err != nil {

@@ -165,6 +165,47 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
+// TestNewInformer: a manager that does not copy what it reads is safe for all kinds of objects. Proves CP1.
+func TestNewInformer(t *testing.T) {
+	for _, obj := range []runtime.Object{
+		configMap("a", "x"),
+		&metav1.PartialObjectMetadata{ObjectMeta: configMap("a").ObjectMeta},
+		&unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a", "namespace": "default", "labels": map[string]any{"app": "a"}}}},
+	} {
+		source := controllerSource(t)
+		source.Add(obj)
+		inf := compact.NewInformer(source, obj, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+		start(t, inf)
+		one := func(objects []any, err error) any {
+			if err != nil || len(objects) != 1 {
+				t.Fatalf("%T: %d objects, %v", obj, len(objects), err)
+			}
+			return objects[0]
+		}
+		for how, read := range map[string]func() any{
+			"GetByKey": func() any { o, _, _ := inf.GetStore().GetByKey("default/a"); return o },
+			"Get":      func() any { o, _, _ := inf.GetIndexer().Get(obj); return o },
+			"List":     func() any { return one(inf.GetStore().List(), nil) },
+			"ByIndex":  func() any { return one(inf.GetIndexer().ByIndex(cache.NamespaceIndex, "default")) },
+			"Index":    func() any { return one(inf.GetIndexer().Index(cache.NamespaceIndex, obj)) },
+		} {
+			for range 2 {
+				got := read().(metav1.Object)
+				if got.GetName() != "a" || got.GetLabels()["app"] != "a" {
+					t.Fatalf("%s of a %T: %v", how, obj, got)
+				}
+				labels := got.GetLabels()
+				labels["app"] = "changed"
+				got.SetLabels(labels)
+				got.SetName("changed")
+			}
+		}
+		if o, ok, err := inf.GetStore().GetByKey("default/absent"); o != nil || ok || err != nil {
+			t.Errorf("GetByKey of an absent %T: %v, %v, %v", obj, o, ok, err)
+		}
+	}
+}
+
 func TestReads(t *testing.T) {
 	inf := maps3(t, compact.Options{})
 	start(t, inf)
@@ -530,6 +571,13 @@ func TestWrongType(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+func pod(i int) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("pod-", i), Namespace: "default", Labels: map[string]string{"app": "web"}},
+		Spec:       corev1.PodSpec{NodeName: fmt.Sprint("node-", i)},
+	}
 }
 
 // TestConcurrent reads while objects change, for the race detector. Proves CP1.

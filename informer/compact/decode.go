@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,9 +66,7 @@ type bad struct {
 // state identifies a state of an object, without its memory.
 type state struct{ uid, version string }
 
-func stateOf(o metav1.Object) state {
-	return state{strings.Clone(string(o.GetUID())), strings.Clone(o.GetResourceVersion())}
-}
+func stateOf(o metav1.Object) state { return state{string(o.GetUID()), o.GetResourceVersion()} }
 
 const maxBad = 1000
 

@@ -30,7 +30,7 @@ func byNamespace(obj any) ([]string, error) {
 }
 
 // store returns the cache of encoded objects.
-func (i *Informer[T]) store() cache.Indexer { return i.SharedIndexInformer.GetIndexer() }
+func (i *Informer[T]) store() cache.Indexer { return i.inner.GetIndexer() }
 
 // unindexed returns an error that names objects that an index does not have.
 func (i *Informer[T]) unindexed(index string) error {
@@ -107,8 +107,11 @@ func (i *Informer[T]) AddIndexers(indexers cache.Indexers) error {
 	wrapped := cache.Indexers{}
 	after := maps.Clone(*before)
 	for name, f := range indexers {
-		if f == nil {
+		switch {
+		case f == nil:
 			return fmt.Errorf("compact: index %q of %s has no function", name, i.kind)
+		case after[name] != nil: // also before the function replaces the other one for memo
+			return fmt.Errorf("compact: %s has an index %q already: use another name", i.kind, name)
 		}
 		after[name] = f
 		wrapped[name] = func(obj any) ([]string, error) {
@@ -126,7 +129,7 @@ func (i *Informer[T]) AddIndexers(indexers cache.Indexers) error {
 		}
 	}
 	i.indexers.Store(&after) // before the cache calls a function
-	err := i.SharedIndexInformer.AddIndexers(wrapped)
+	err := i.inner.AddIndexers(wrapped)
 	if err != nil {
 		i.indexers.Store(before)
 	}
@@ -308,7 +311,7 @@ func (i *Informer[T]) AddEventHandlerWithOptions(h cache.ResourceEventHandler, o
 	if !kube.IsNil(h) && !headers.Alone(h) {
 		h = handler[T]{malformed.Handler(h), i}
 	}
-	return i.SharedIndexInformer.AddEventHandlerWithOptions(h, options)
+	return i.inner.AddEventHandlerWithOptions(h, options)
 }
 
 // handler calls another one with decoded objects.
@@ -331,7 +334,7 @@ func (h handler[T]) OnDelete(obj any) {
 
 // HasSyncedChecker implements cache.SharedInformer.
 func (i *Informer[T]) HasSyncedChecker() cache.DoneChecker {
-	return checker{i.SharedIndexInformer.HasSyncedChecker(), "SharedIndexInformer *" + i.typ.String()}
+	return checker{i.inner.HasSyncedChecker(), "SharedIndexInformer *" + i.typ.String()}
 }
 
 type checker struct {

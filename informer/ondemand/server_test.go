@@ -31,6 +31,7 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/informer/compact"
 	"github.com/controllerkit/controllerkit/informer/ondemand"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
@@ -156,15 +157,29 @@ func (k keys) next(t *testing.T, name string) {
 // Proves OD2 and OD1: two Watches share a watch of the server, an enqueue handler ends with
 // its Watch, and the last Close ends the server's watch.
 func TestServerShares(t *testing.T) {
+	t.Run("typed", func(t *testing.T) { shares(t, configMaps, enqueue.KeyOf[*corev1.ConfigMap]) })
+	t.Run("compact", func(t *testing.T) {
+		shares(t, func(client kubernetes.Interface) *ondemand.Informers[string] {
+			all := configMaps(client)
+			all.New = func(namespace string) (cache.SharedIndexInformer, error) {
+				return compact.New[*corev1.ConfigMap](client.CoreV1().RESTClient(), "configmaps", compact.Options{Namespace: namespace})
+			}
+			return all
+		}, enqueue.KeyOf[metav1.Object])
+	})
+}
+
+func shares[T any](t *testing.T, of func(kubernetes.Interface) *ondemand.Informers[string], keyOf func(T) []types.NamespacedName) {
+	t.Helper()
 	namespace := testserver.Namespace(t)
 	config := testserver.Config(t)
 	counted := newTraffic(config)
 	client, _ := clients(t, config)
-	all := configMaps(client)
+	all := of(client)
 	stop := run(quiet(t), all)
 	a, b := keys{make(chan string, 1000)}, keys{make(chan string, 1000)}
-	first := open(t, all, namespace, enqueue.Handler(a, enqueue.KeyOf[*corev1.ConfigMap]))
-	second := open(t, all, namespace, enqueue.Handler(b, enqueue.KeyOf[*corev1.ConfigMap]))
+	first := open(t, all, namespace, enqueue.Handler(a, keyOf))
+	second := open(t, all, namespace, enqueue.Handler(b, keyOf))
 	must(t, first.WaitForSync(t.Context()))
 	must(t, second.WaitForSync(t.Context()))
 	create(t, client, namespace, "one")

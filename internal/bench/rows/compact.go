@@ -64,18 +64,12 @@ func init() {
 		Long:  true,
 		About: "The work of compact/process with Deployments, for 10,000 to 200,000 objects.",
 		Op:    "object",
-		Pairs: func(ctx context.Context) (pairs []bench.Pair, _ func(), _ error) {
+		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) {
 			p, err := newProcesses(ctx)
 			if err != nil {
 				return nil, nil, err
 			}
-			for _, objects := range []int{10_000, 50_000, 200_000} {
-				for _, pair := range p.pairs(fmt.Sprint(objects, " objects"), contender.Deployments, objects, []string{"-compact"}, []string{"-trim"}) {
-					pair.X = float64(objects)
-					pairs = append(pairs, pair)
-				}
-			}
-			return pairs, p.stop, nil
+			return p.curve(contender.Deployments, []string{"-compact"}, []string{"-trim"}), p.stop, nil
 		},
 	})
 }

@@ -64,18 +64,12 @@ func init() {
 		Long:  true,
 		About: "The work of operator/process with Trim, for 10,000 to 200,000 objects.",
 		Op:    "object",
-		Pairs: func(ctx context.Context) (pairs []bench.Pair, _ func(), _ error) {
+		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) {
 			p, err := newProcesses(ctx)
 			if err != nil {
 				return nil, nil, err
 			}
-			for _, objects := range []int{10_000, 50_000, 200_000} {
-				for _, pair := range p.pairs(fmt.Sprint(objects, " objects"), contender.ConfigMaps, objects, []string{"-trim"}, []string{"-trim"}) {
-					pair.X = float64(objects)
-					pairs = append(pairs, pair)
-				}
-			}
-			return pairs, p.stop, nil
+			return p.curve(contender.ConfigMaps, []string{"-trim"}, []string{"-trim"}), p.stop, nil
 		},
 	})
 }
@@ -103,6 +97,17 @@ func newProcesses(ctx context.Context) (*processes, error) {
 		return nil, err
 	}
 	return &processes{arena: a, programs: programs}, nil
+}
+
+// curve returns the pairs for 10,000 to 200,000 objects.
+func (p *processes) curve(kind string, ours, theirs []string) (pairs []bench.Pair) {
+	for _, objects := range []int{10_000, 50_000, 200_000} {
+		for _, pair := range p.pairs(fmt.Sprint(objects, " objects"), kind, objects, ours, theirs) {
+			pair.X = float64(objects)
+			pairs = append(pairs, pair)
+		}
+	}
+	return pairs
 }
 
 // pairs returns the pairs of a case. The objects of the pairs that run before are at most as many.

@@ -1,8 +1,6 @@
 package encoded
 
 import (
-	"strings"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -91,12 +89,11 @@ func (o *Object) entries(number int32) (m map[string]string) {
 	return m
 }
 
-// GetName implements metav1.Object. It returns a copy: keys of queues live longer than a state of an
-// object, which they would keep in memory.
-func (o *Object) GetName() string { return strings.Clone(o.text(name)) }
+// GetName implements metav1.Object.
+func (o *Object) GetName() string { return o.text(name) }
 
-// GetNamespace implements metav1.Object. It returns a copy, as GetName does.
-func (o *Object) GetNamespace() string { return strings.Clone(o.text(namespace)) }
+// GetNamespace implements metav1.Object.
+func (o *Object) GetNamespace() string { return o.text(namespace) }
 
 // GetUID implements metav1.Object.
 func (o *Object) GetUID() types.UID { return types.UID(o.text(uid)) }

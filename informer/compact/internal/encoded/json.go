@@ -9,8 +9,8 @@ import (
 	apijson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// ErrShort is returned for JSON that ends within a value.
-var ErrShort = errors.New("the value does not end")
+// errShort is returned for JSON that ends within a value.
+var errShort = errors.New("the value does not end")
 
 // space returns the index of the first byte from i on that is no white space.
 func space(b []byte, i int) int {
@@ -20,16 +20,16 @@ func space(b []byte, i int) int {
 	return i
 }
 
-// Skip returns the index behind the value that begins at b[i]. It does not check what is within
+// skip returns the index behind the value that begins at b[i]. It does not check what is within
 // the value more than that needs.
-func Skip(b []byte, i int) (int, error) {
+func skip(b []byte, i int) (int, error) {
 	if i >= len(b) {
-		return 0, ErrShort
+		return 0, errShort
 	}
 	if b[i] == '"' || b[i] == '{' || b[i] == '[' {
 		s := Scanner{next: i}
 		if !s.End(b) {
-			return 0, ErrShort
+			return 0, errShort
 		}
 		return s.next, nil
 	}
@@ -101,52 +101,63 @@ func (s *Scanner) End(b []byte) bool {
 	}
 }
 
-// Members calls f with each member of the JSON object that begins at b[i], and returns the index
-// behind the object. value is a part of b that begins at index at.
-func Members(b []byte, i int, f func(name []byte, value []byte, at int) error) (int, error) {
-	if i >= len(b) || b[i] != '{' {
-		return 0, errMalformed
+// Members calls f with each member of the JSON object at the begin of b. Both slices are parts of b,
+// unless the name is escaped in it.
+func Members(b []byte, f func(name, value []byte) error) error {
+	if len(b) == 0 || b[0] != '{' {
+		return errMalformed
 	}
-	i = space(b, i+1)
+	i := space(b, 1)
 	if i < len(b) && b[i] == '}' {
-		return i + 1, nil
+		return nil
 	}
 	for {
 		if i >= len(b) {
-			return 0, ErrShort
+			return errShort
 		}
 		if b[i] != '"' {
-			return 0, errMalformed
+			return errMalformed
 		}
-		end, err := Skip(b, i)
+		end, err := skip(b, i)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		key, err := literal(b[i:end])
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if i = space(b, end); i >= len(b) || b[i] != ':' {
-			return 0, errMalformed
+			return errMalformed
 		}
 		i = space(b, i+1)
-		if end, err = Skip(b, i); err != nil {
-			return 0, err
+		if end, err = skip(b, i); err != nil {
+			return err
 		}
-		if err := f(key, b[i:end], i); err != nil {
-			return 0, err
+		if err := f(key, b[i:end]); err != nil {
+			return err
 		}
-		i = space(b, end)
-		switch {
-		case i >= len(b):
-			return 0, ErrShort
-		case b[i] == '}':
-			return i + 1, nil
-		case b[i] != ',':
-			return 0, errMalformed
+		more, err := goOn(b, &end, '}')
+		if err != nil || !more {
+			return err
 		}
-		i = space(b, i+1)
+		i = end
 	}
+}
+
+// goOn reports whether another member or element follows the one that ends at b[*i], and moves *i to
+// it. end is the last byte of the object or array.
+func goOn(b []byte, i *int, end byte) (more bool, err error) {
+	at := space(b, *i)
+	switch {
+	case at >= len(b):
+		return false, errShort
+	case b[at] == end:
+		return false, nil
+	case b[at] != ',':
+		return false, errMalformed
+	}
+	*i = space(b, at+1)
+	return true, nil
 }
 
 // literal returns what a string in quotes stands for. Without an escape it is a part of quoted.
@@ -166,12 +177,10 @@ func literal(quoted []byte) ([]byte, error) {
 // keepJSON appends what is kept of a value.
 func keepJSON(out, value []byte, n *node) ([]byte, error) {
 	switch {
-	case len(n.fields) == 0 && len(n.keys) == 0:
-		return append(out, value...), nil
 	case len(value) > 0 && value[0] == '{':
 		out = append(out, '{')
 		begin := len(out)
-		_, err := Members(value, 0, func(name, v []byte, at int) error {
+		err := Members(value, func(name, v []byte) error {
 			child := n.member(string(name))
 			if child != nil && child.all || slices.Contains(n.keys, string(name)) {
 				return nil
@@ -218,65 +227,56 @@ func elements(array []byte, f func(value []byte) error) error {
 		return nil
 	}
 	for {
-		end, err := Skip(array, i)
+		end, err := skip(array, i)
 		if err != nil {
 			return err
 		}
 		if err := f(array[i:end]); err != nil {
 			return err
 		}
-		i = space(array, end)
-		switch {
-		case i >= len(array):
-			return ErrShort
-		case array[i] == ']':
-			return nil
-		case array[i] != ',':
-			return errMalformed
+		more, err := goOn(array, &end, ']')
+		if err != nil || !more {
+			return err
 		}
-		i = space(array, i+1)
+		i = end
 	}
 }
 
 // locateJSON finds the strings of the header. Of a member that occurs twice, the last one counts,
 // as for apimachinery's decoder; null does not.
 func (o *Object) locateJSON() error {
-	_, err := Members(o.Bytes(), 0, func(member, value []byte, _ int) error {
-		if string(member) != "metadata" || string(value) == "null" {
+	return o.eachMember(func(member, value []byte) error {
+		i, ok := header(string(member))
+		switch {
+		case !ok || string(value) == "null":
 			return nil
+		case value[0] != '"':
+			return errMalformed
 		}
-		_, err := Members(value, 0, func(member, value []byte, _ int) error {
-			i, ok := header(string(member))
-			switch {
-			case !ok || string(value) == "null":
-				return nil
-			case value[0] != '"':
-				return errMalformed
-			}
-			text, err := literal(value)
-			if err != nil {
-				return err
-			}
-			return o.set(i, text)
-		})
-		return err
+		text, err := literal(value)
+		if err != nil {
+			return err
+		}
+		return o.set(i, text)
 	})
-	return err
 }
 
 // memberOf decodes a member of an object's metadata.
 func (o *Object) memberOf(name string, into any) error {
-	_, err := Members(o.Bytes(), 0, func(member, value []byte, _ int) error {
+	return o.eachMember(func(member, value []byte) error {
+		if string(member) != name {
+			return nil
+		}
+		return apijson.Unmarshal(value, into)
+	})
+}
+
+// eachMember calls f with each member of the metadata of an object in JSON.
+func (o *Object) eachMember(f func(member, value []byte) error) error {
+	return Members(o.Bytes(), func(member, value []byte) error {
 		if string(member) != "metadata" || string(value) == "null" {
 			return nil
 		}
-		_, err := Members(value, 0, func(member, value []byte, _ int) error {
-			if string(member) != name {
-				return nil
-			}
-			return apijson.Unmarshal(value, into)
-		})
-		return err
+		return Members(value, f)
 	})
-	return err
 }

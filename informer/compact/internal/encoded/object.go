@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
-	"unsafe"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -127,17 +126,12 @@ func (o *Object) set(i int, value []byte) error {
 	return nil
 }
 
-// text returns a string of the header, which is a part of data.
-func (o *Object) text(i int) string {
-	b := o.data[o.begins[i]:][:o.lengths[i]]
-	return unsafe.String(unsafe.SliceData(b), len(b))
-}
+// text returns a string of the header. It is a copy: callers keep names and versions longer than a
+// state of an object, which a part of data would keep in memory.
+func (o *Object) text(i int) string { return string(o.data[o.begins[i]:][:o.lengths[i]]) }
 
 // Bytes returns the encoding, which must not be changed.
 func (o *Object) Bytes() []byte { return o.data[:o.size:o.size] }
-
-// Format returns the format of Bytes.
-func (o *Object) Format() Format { return o.format }
 
 // Memo is what the owner of a cache has computed from an object.
 type Memo struct {
@@ -176,13 +170,12 @@ func (o *Object) Decode(into runtime.Object) error {
 // Metadata decodes the metadata alone.
 func (o *Object) Metadata() (m metav1.ObjectMeta, err error) {
 	if o.format == JSON {
-		_, err = Members(o.Bytes(), 0, func(member, value []byte, _ int) error {
+		return m, Members(o.Bytes(), func(member, value []byte) error {
 			if string(member) != "metadata" {
 				return nil
 			}
 			return apijson.Unmarshal(value, &m)
 		})
-		return m, err
 	}
 	return m, o.eachMetadata(m.Unmarshal)
 }

@@ -105,7 +105,7 @@ func scalar(b []byte, wire uint64) int {
 	return n
 }
 
-// group returns the length of what follows the begin of a group, with its end, or 0 if it has none.
+// group returns the length of the rest of a group behind its begin, or 0 if it does not end.
 func group(b []byte) int {
 	i := 0
 	for depth := 1; depth > 0; {

@@ -52,10 +52,24 @@ func (e *events) Decode() (watch.EventType, runtime.Object, error) {
 		return "", nil, err
 	}
 	obj, err := e.object(event)
+	e.trim()
 	if err != nil {
 		return "", nil, fmt.Errorf("read a watch of %s: %w", e.Kind, err)
 	}
 	return event.of, obj, nil
+}
+
+// maxKept bounds the buffers of a watch between two events: one large object must not cost memory as
+// long as the watch lasts.
+const maxKept = 256 << 10
+
+func (e *events) trim() {
+	if cap(e.scratch) > maxKept {
+		e.scratch = nil
+	}
+	if cap(e.frame) > maxKept {
+		e.frame, e.done = bytes.Clone(e.frame[e.done:]), 0
+	}
 }
 
 // event is an event of a watch. Its fields are parts of the frame.
@@ -107,6 +121,7 @@ func (e *events) nextProtobuf() (event, error) {
 		e.frame = make([]byte, n+n/4)
 	}
 	frame := e.frame[:n]
+	e.done = len(e.frame) // nothing of it is used again
 	if _, err := io.ReadFull(e.in, frame); err != nil {
 		return event{}, noEOF(err)
 	}
@@ -134,7 +149,7 @@ func (e *events) nextJSON() (event, error) {
 		return event{}, err
 	}
 	of := event{format: encoded.JSON}
-	_, err = encoded.Members(value, 0, func(name, value []byte, _ int) error {
+	err = encoded.Members(value, func(name, value []byte) error {
 		switch string(name) {
 		case "type":
 			return apijson.Unmarshal(value, (*string)(&of.of))
@@ -146,13 +161,12 @@ func (e *events) nextJSON() (event, error) {
 	if err != nil || len(of.object) == 0 || of.object[0] != '{' {
 		return of, err // Parse says what is wrong with the object
 	}
-	_, err = encoded.Members(of.object, 0, func(name, value []byte, _ int) error {
+	return of, encoded.Members(of.object, func(name, value []byte) error {
 		if string(name) == "kind" {
 			return apijson.Unmarshal(value, &of.kind)
 		}
 		return nil
 	})
-	return of, err
 }
 
 // value returns the next value of the stream, which is valid until the next call.

@@ -124,65 +124,64 @@ func noEOF(err error) error {
 	return err
 }
 
-func (r Reader) protobufList(b *bufio.Reader, list *List) error {
-	if _, err := b.Discard(len(envelope)); err != nil {
-		return err
-	}
-	s := &stream{Reader: b, left: math.MaxInt64}
+// each calls f with each field of the message, up to its end. f must read or skip the value.
+func (s *stream) each(f func(number int32, length int64) error) error {
 	for {
 		number, length, err := s.next()
-		switch {
-		case errors.Is(err, io.EOF):
+		if errors.Is(err, io.EOF) {
 			return nil
-		case err != nil:
-			return err
-		case number == rawNumber:
-			items := &stream{Reader: b, left: length}
-			if err := r.protobufItems(items, list); err != nil {
-				return err
-			}
-			s.advance(length)
-		case number == typeNumber:
-			value, err := s.bytes(length)
-			if err == nil {
-				list.TypeMeta, err = typeMeta(value)
-			}
-			if err != nil {
-				return err
-			}
-		default:
-			if err := s.skip(length); err != nil {
-				return err
-			}
 		}
-	}
-}
-
-func (r Reader) protobufItems(s *stream, list *List) error {
-	var scratch []byte
-	for {
-		number, length, err := s.next()
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		case number != listMetaNumber && number != itemsNumber:
-			if err := s.skip(length); err != nil {
-				return err
-			}
-			continue
-		}
-		value, err := s.bytes(length)
-		if err == nil && number == listMetaNumber {
-			err = list.ListMeta.Unmarshal(value)
-		} else if err == nil {
-			err = r.add(list, value, encoded.Protobuf, &scratch)
+		if err == nil {
+			err = f(number, length)
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+func (r Reader) protobufList(b *bufio.Reader, list *List) error {
+	if _, err := b.Discard(len(envelope)); err != nil {
+		return err
+	}
+	s := &stream{Reader: b, left: math.MaxInt64}
+	whole := false // a response that ends before the list is a message, too
+	err := s.each(func(number int32, length int64) error {
+		switch number {
+		case rawNumber:
+			whole = true
+			s.advance(length)
+			return r.protobufItems(&stream{Reader: b, left: length}, list)
+		case typeNumber:
+			value, err := s.bytes(length)
+			if err == nil {
+				list.TypeMeta, err = typeMeta(value)
+			}
+			return err
+		}
+		return s.skip(length)
+	})
+	if err == nil && !whole {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+func (r Reader) protobufItems(s *stream, list *List) error {
+	var scratch []byte
+	return s.each(func(number int32, length int64) error {
+		if number != listMetaNumber && number != itemsNumber {
+			return s.skip(length)
+		}
+		value, err := s.bytes(length)
+		switch {
+		case err != nil:
+			return err
+		case number == listMetaNumber:
+			return list.ListMeta.Unmarshal(value)
+		}
+		return r.add(list, value, encoded.Protobuf, &scratch)
+	})
 }
 
 func typeMeta(message []byte) (t metav1.TypeMeta, err error) {

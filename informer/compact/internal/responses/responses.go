@@ -93,8 +93,41 @@ func (r Reader) add(list *List, data []byte, format encoded.Format, scratch *[]b
 	return nil
 }
 
+// bounded reads no more than left bytes, which is set again before each value. A json.Decoder
+// holds a value whole before its size is known.
+type bounded struct {
+	io.Reader
+	left int
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errSize
+	}
+	n, err := b.Reader.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}
+
+// values decodes values of a response in JSON.
+type values struct {
+	*json.Decoder
+	in    *bounded
+	value json.RawMessage
+}
+
+// next returns the next value, which is valid until the next call.
+func (v *values) next() (json.RawMessage, error) {
+	v.value = v.value[:0]
+	v.in.left = maxObject
+	err := v.Decode(&v.value)
+	v.in.left = maxObject // for the tokens up to the next value
+	return v.value, err
+}
+
 func (r Reader) jsonList(body io.Reader, list *List) error {
-	d := json.NewDecoder(body)
+	in := &bounded{body, maxObject}
+	d := &values{Decoder: json.NewDecoder(in), in: in}
 	if err := delimiter(d, '{'); err != nil {
 		return err
 	}
@@ -104,18 +137,20 @@ func (r Reader) jsonList(body io.Reader, list *List) error {
 			return err
 		}
 		if key == "items" {
-			err = r.jsonItems(d, list)
-		} else {
-			var value json.RawMessage
-			if err = d.Decode(&value); err == nil {
-				switch key {
-				case "kind":
-					err = apijson.Unmarshal(value, &list.Kind)
-				case "apiVersion":
-					err = apijson.Unmarshal(value, &list.APIVersion)
-				case "metadata":
-					err = apijson.Unmarshal(value, &list.ListMeta)
-				}
+			if err := r.jsonItems(d, list); err != nil {
+				return err
+			}
+			continue
+		}
+		value, err := d.next()
+		if err == nil {
+			switch key {
+			case "kind":
+				err = apijson.Unmarshal(value, &list.Kind)
+			case "apiVersion":
+				err = apijson.Unmarshal(value, &list.APIVersion)
+			case "metadata":
+				err = apijson.Unmarshal(value, &list.ListMeta)
 			}
 		}
 		if err != nil {
@@ -125,7 +160,7 @@ func (r Reader) jsonList(body io.Reader, list *List) error {
 	return delimiter(d, '}')
 }
 
-func (r Reader) jsonItems(d *json.Decoder, list *List) error {
+func (r Reader) jsonItems(d *values, list *List) error {
 	switch t, err := d.Token(); {
 	case err != nil:
 		return err
@@ -134,24 +169,20 @@ func (r Reader) jsonItems(d *json.Decoder, list *List) error {
 	case t != json.Delim('['):
 		return fmt.Errorf("items: a %T in place of [", t)
 	}
-	var value json.RawMessage
 	var scratch []byte
 	for d.More() {
-		value = value[:0]
-		if err := d.Decode(&value); err != nil {
-			return err
+		value, err := d.next()
+		if err == nil {
+			err = r.add(list, value, encoded.JSON, &scratch)
 		}
-		if len(value) > maxObject {
-			return errSize
-		}
-		if err := r.add(list, value, encoded.JSON, &scratch); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return delimiter(d, ']')
 }
 
-func delimiter(d *json.Decoder, want json.Delim) error {
+func delimiter(d *values, want json.Delim) error {
 	t, err := d.Token()
 	if err == nil && t != want {
 		err = fmt.Errorf("%v in place of %v", t, want)

@@ -98,8 +98,8 @@ func TestCutList(t *testing.T) {
 		data := encodeList(t, media, &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "12"}, Items: pods(3)})
 		end := len(bytes.TrimRight(data, "\n"))
 		for i := range end {
-			// A message in protobuf that ends between two of its fields is whole.
-			if list, err := reader.List(bytes.NewReader(data[:i])); err == nil && (media == runtime.ContentTypeJSON || len(list.Items) != 0 && len(list.Items) != 3) {
+			// In protobuf, two empty fields follow the list.
+			if list, err := reader.List(bytes.NewReader(data[:i])); err == nil && (media == runtime.ContentTypeJSON || len(list.Items) != 3) {
 				t.Fatalf("%s, cut at %d of %d: %d objects and no error", media, i, len(data), len(list.Items))
 			}
 			broken := errors.New("broken")
@@ -141,6 +141,55 @@ func TestListErrors(t *testing.T) {
 	}
 	if list, err := reader.List(strings.NewReader(`{"kind":"PodList","items":null,"other":[1]}`)); err != nil || len(list.Items) != 0 {
 		t.Errorf("items null: %v", err)
+	}
+}
+
+// TestBounded reads values without an end, such as a proxy or a faulty server sends.
+func TestBounded(t *testing.T) {
+	for begin, endless := range map[string]string{
+		`{"kind":"PodList","items":[{"metadata":{"name":"`:  "x",
+		`{"kind":"PodList","metadata":{"resourceVersion":"`: "x",
+		`{"kind":"PodList"`:           " ",
+		`{"kind":"PodList","items":[`: " ",
+	} {
+		read := &endlessReader{rest: begin, with: endless}
+		if _, err := reader.List(read); err == nil || !strings.Contains(err.Error(), "more than 16777216 bytes") || read.n > 20<<20 {
+			t.Errorf("%s: %v, after %d bytes", begin, err, read.n)
+		}
+	}
+}
+
+type endlessReader struct {
+	rest, with string
+	n          int
+}
+
+func (e *endlessReader) Read(p []byte) (int, error) {
+	n := copy(p, e.rest)
+	e.rest = e.rest[n:]
+	for ; n < len(p); n++ {
+		p[n] = e.with[0]
+	}
+	e.n += n
+	return n, nil
+}
+
+// TestKept: a watch does not keep the memory of a large object.
+func TestKept(t *testing.T) {
+	large := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "large", Annotations: map[string]string{"a": strings.Repeat("x", 3<<20)}}}
+	small := pods(2)
+	for _, media := range media {
+		d := reader.Events(io.NopCloser(bytes.NewReader(encodeEvents(t, media,
+			watch.Event{Type: watch.Added, Object: &small[0]}, watch.Event{Type: watch.Added, Object: &large}, watch.Event{Type: watch.Added, Object: &small[1]}))))
+		for _, want := range []string{small[0].Name, large.Name, small[1].Name} {
+			_, obj, err := d.Decode()
+			if err != nil || obj.(*encoded.Object).GetName() != want {
+				t.Fatalf("%s: %v, %v, want %s", media, obj, err, want)
+			}
+			if kept := responses.Kept(d); kept > 1<<20 {
+				t.Errorf("%s: %d bytes are kept after %s", media, kept, want)
+			}
+		}
 	}
 }
 

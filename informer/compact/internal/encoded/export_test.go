@@ -1,0 +1,7 @@
+package encoded
+
+// For the tests.
+var (
+	ErrShort = errShort
+	Skip     = skip
+)
