@@ -132,7 +132,7 @@ func website(t *testing.T, zone http.Handler) (*metrics.Metrics, prometheus.Gath
 		t.Fatal(err)
 	}
 	m, reg := newMetrics(t)
-	op, err := controller.New(config, operator.Options{Name: "website-operator", LeaseNamespace: namespace, Metrics: m}, namespace, records)
+	op, err := controller.New(config, operator.Options{Name: "website-operator", LeaseNamespace: namespace, Namespace: namespace, Metrics: m}, records)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/recorder"
+	"github.com/controllerkit/controllerkit/status/kstatus"
 )
 
 // Controller is one loop of an [Operator]. [Operator.Controller] makes one.
@@ -47,6 +48,12 @@ type Controller struct {
 	owns   bool                 // whether Owns was called
 	writes *consistency.Store   // the Gate, unless Loop has one
 	debug  *debug.Controller    // nil without Operator.Debug
+
+	// Of Kind.
+	children                   map[schema.GroupKind]child // nil without Kind
+	manager                    string
+	rules                      kstatus.Rules
+	prune, pruneAll, elsewhere bool
 }
 
 // For makes the controller reconcile the objects of resource: their keys are queued. It
@@ -83,14 +90,17 @@ func Owns[T any, L interface {
 	Lister() L
 }, pass ...enqueue.Predicate[T]) L {
 	c.owns = true
-	return owned(c, resource, from, func(obj metav1.Object) []types.NamespacedName {
-		kind := c.kind()
-		keys := enqueue.ControllerOf[metav1.Object](kind.GroupKind())(obj)
-		if len(keys) > 0 && !kind.Namespaced { // an object has at most one controller
-			keys[0].Namespace = ""
-		}
-		return keys
-	}, pass)
+	return owned(c, resource, from, c.controllerKeys, pass)
+}
+
+// controllerKeys returns the key of the object of For that controls obj.
+func (c *Controller) controllerKeys(obj metav1.Object) []types.NamespacedName {
+	kind := c.kind()
+	keys := enqueue.ControllerOf[metav1.Object](kind.GroupKind())(obj)
+	if len(keys) > 0 && !kind.Namespaced { // an object has at most one controller
+		keys[0].Namespace = ""
+	}
+	return keys
 }
 
 // Watches queues the keys that keys returns for each object of resource, for example for

@@ -15,9 +15,11 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/consistency"
@@ -64,6 +66,10 @@ type Options struct {
 	// Operator.Debug. Any other address is an error of New. Mux serves neither of them. ""
 	// means no page and no profiles.
 	Debug string
+
+	// Namespace limits the informers that [Kind] and [Children] make to one namespace. "" means all
+	// namespaces, and cluster-scoped kinds need it.
+	Namespace string
 
 	// GracePeriod bounds the stop of the whole process. Run gives the running calls and
 	// the election their parts of it, so set this one only. It must be shorter than the
@@ -136,6 +142,10 @@ type Operator struct {
 	stray       stray.Finder // of writes by clients that are not of Config
 	term        page.Term
 	debugServer *http.Server // at Options.Debug
+
+	http      *http.Client                                       // of the clients of Kind and Children
+	resources map[schema.GroupResource]any                       // a *resource[T] of each
+	informers map[schema.GroupResource]cache.SharedIndexInformer // of Inform
 }
 
 // New makes an operator for the API server of config, which it copies. It sends no
@@ -174,6 +184,8 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		Metrics:   o.Metrics,
 		options:   o,
 		uses:      rights.Set{},
+		resources: map[schema.GroupResource]any{},
+		informers: map[schema.GroupResource]cache.SharedIndexInformer{},
 	}
 	if o.Debug != "" {
 		op.Debug = &debug.Page{}

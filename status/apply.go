@@ -14,7 +14,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/status/internal/fields"
+	"github.com/controllerkit/controllerkit/internal/fields"
 )
 
 // Applier is the one method of a client that [Apply] calls. Typed clients of kinds with a

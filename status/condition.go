@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/status/internal/fields"
+	"github.com/controllerkit/controllerkit/internal/fields"
 )
 
 // The reasons of the conditions that [Summary] makes if no part's reason fits.

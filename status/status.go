@@ -13,7 +13,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/status/internal/fields"
+	"github.com/controllerkit/controllerkit/internal/fields"
 )
 
 var errNoClient = errors.New("status: the client is nil: pass the client of the object's kind")

@@ -4,13 +4,9 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
-	"os"
-
-	"k8s.io/client-go/tools/clientcmd"
+	"log"
 
 	"github.com/controllerkit/controllerkit/examples/website/controller"
-	"github.com/controllerkit/controllerkit/examples/website/dns"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/shutdown"
 )
@@ -23,21 +19,9 @@ func main() {
 	flag.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "`address` of /metrics, /readyz and /livez")
 	flag.Parse()
 	ctx, cancel := shutdown.Context(context.Background())
-	defer cancel()
-
-	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
-	check(err)
-	records, err := dns.NewClient(*dnsURL)
-	check(err)
-	op, err := controller.New(config, o, "", records)
-	check(err)
-	check(op.Run(ctx))
-}
-
-// check ends the process with one line and exit code 1, if there is an error.
-func check(err error) {
+	err := controller.Run(ctx, o, *kubeconfig, *dnsURL)
+	cancel()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "website:", err)
-		os.Exit(1)
+		log.Fatalln("website:", err)
 	}
 }

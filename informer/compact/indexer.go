@@ -34,7 +34,7 @@ func (i *Informer[T]) store() cache.Indexer { return i.inner.GetIndexer() }
 
 // unindexed returns an error that names objects that an index does not have.
 func (i *Informer[T]) unindexed(index string) error {
-	if index == cache.NamespaceIndex {
+	if index == cache.NamespaceIndex || strings.HasPrefix(index, headers.Index) {
 		return nil
 	}
 	found, _ := i.store().ByIndex(unindexed+index, "") // fails if there is no index
@@ -112,6 +112,10 @@ func (i *Informer[T]) AddIndexers(indexers cache.Indexers) error {
 			return fmt.Errorf("compact: index %q of %s has no function", name, i.kind)
 		case after[name] != nil: // also before the function replaces the other one for memo
 			return fmt.Errorf("compact: %s has an index %q already: use another name", i.kind, name)
+		}
+		if strings.HasPrefix(name, headers.Index) {
+			wrapped[name] = func(obj any) ([]string, error) { return call(f, obj) }
+			continue
 		}
 		after[name] = f
 		wrapped[name] = func(obj any) ([]string, error) {

@@ -103,7 +103,7 @@ func operatorUnderFaults(t *testing.T, cluster *testserver.Cluster) {
 	for n, config := range []*rest.Config{cluster.ServerConfig(t, 1), cluster.Config()} {
 		replicas.Go(func() {
 			for ctx.Err() == nil { // an operator that loses its Lease ends, and its Pod starts again
-				op, err := controller.New(config, operator.Options{Name: "website", LeaseNamespace: "default", StartTimeout: time.Minute}, "default", records)
+				op, err := controller.New(config, operator.Options{Name: "website", LeaseNamespace: "default", Namespace: "default", StartTimeout: time.Minute}, records)
 				if err != nil {
 					t.Error(err)
 					return

@@ -17,6 +17,10 @@ func Alone(h any) bool {
 	return ok && alone.MetadataAlone()
 }
 
+// Index begins the name of an index whose function needs the metadata alone. An informer of package
+// compact calls it with objects that are a metav1.Object and have no other type.
+const Index = "controllerkit.io/header/"
+
 // Wake returns a handler that calls f at each event.
 func Wake(f func()) cache.ResourceEventHandler { return wake(f) }
 

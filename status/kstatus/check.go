@@ -11,7 +11,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/status"
-	"github.com/controllerkit/controllerkit/status/internal/fields"
+	"github.com/controllerkit/controllerkit/internal/fields"
 )
 
 // The types of the conditions that kstatus reads in every kind. Of a condition it reads only

@@ -35,7 +35,7 @@ const (
 
 // TestRBAC checks that config/rbac.yaml has exactly the rights that the operator needs.
 func TestRBAC(t *testing.T) {
-	op, err := controller.New(&rest.Config{Host: "https://no-request"}, operator.Options{Name: name, LeaseNamespace: systemNamespace}, "", nil)
+	op, err := controller.New(&rest.Config{Host: "https://no-request"}, operator.Options{Name: name, LeaseNamespace: systemNamespace}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

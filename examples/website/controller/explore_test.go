@@ -44,7 +44,7 @@ func TestExplore(t *testing.T) {
 		CRDs:  []string{"../config/crd.yaml"},
 		Cloud: cloud.Options{ChosenIDs: true},
 		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
-			op, err := controller.New(cfg, operator.Options{Name: name}, env.Namespace, cloudDNS{env.Cloud})
+			op, err := controller.New(cfg, operator.Options{Name: name, Namespace: env.Namespace}, cloudDNS{env.Cloud})
 			if err != nil {
 				return err
 			}

@@ -57,7 +57,7 @@ func TestServerBrowser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	op, err := controller.New(w.admin, operator.Options{Name: name, LeaseNamespace: systemNamespace, Debug: listen}, "", records)
+	op, err := controller.New(w.admin, operator.Options{Name: name, LeaseNamespace: systemNamespace, Debug: listen}, records)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -242,7 +242,10 @@ func (w *world) awaitReady(site string) {
 	w.await(func() error {
 		d, err := deployments.Get(w.t.Context(), site, metav1.GetOptions{})
 		if err == nil && (d.Status.ReadyReplicas != *d.Spec.Replicas || d.Status.ObservedGeneration != d.Generation) {
-			d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas, ReadyReplicas: *d.Spec.Replicas}
+			n := *d.Spec.Replicas
+			d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n,
+				Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue, Reason: "MinimumReplicasAvailable"}},
+			}
 			_, err = deployments.UpdateStatus(w.t.Context(), d, metav1.UpdateOptions{})
 		}
 		if err != nil {

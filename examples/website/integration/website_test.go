@@ -141,7 +141,7 @@ func (w *world) edit(site, patch string) {
 // verb of them was used.
 func (w *world) rulesMatch() {
 	w.t.Helper()
-	op, err := controller.New(&rest.Config{Host: "https://no-request"}, operator.Options{Name: name, LeaseNamespace: systemNamespace}, "", nil)
+	op, err := controller.New(&rest.Config{Host: "https://no-request"}, operator.Options{Name: name, LeaseNamespace: systemNamespace}, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}

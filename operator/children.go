@@ -1,0 +1,640 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/ssa"
+)
+
+// maxPrune bounds the deletions of one call. The next one goes on.
+const maxPrune = 100
+
+// Children lets [Controller.Apply] apply the objects of resource, whose Go type is T, and whose kind
+// has the name of T. An event of a child runs the key of its owner. It returns the reader of the cache:
+//
+//	r.deployments = operator.Children(c, appsv1.SchemeGroupVersion.WithResource("deployments"), applyappsv1.ExtractDeployment)
+//
+// extract is the function of the kind that client-go generates beside its configurations. With it,
+// Apply finds out without a request that an object is as configured. nil is for a kind without such
+// a function: the first apply of each object is a request, which is repeated every ten minutes
+// if the schema of the object has lists or maps that could be atomic.
+//
+// Rights to apply the objects are declared, and with Prune or Elsewhere those to delete them. An error
+// of the registration is returned by Run.
+func Children[T controllerkit.Object, C any](c *Controller, resource schema.GroupVersionResource, extract func(obj T, fieldManager string) (C, error)) *Reader[T] {
+	r, err := resourceOf[T](c.op, resource)
+	switch {
+	case err != nil:
+		c.fail("%w", err)
+		return &Reader[T]{}
+	case c.children == nil:
+		c.fail("Children of %s: the controller was not made by Kind, so use Owns", resource.GroupResource())
+		return &Reader[T]{}
+	case c.children[r.kind.GroupKind()] != nil:
+		c.fail("Children was called twice for %s", resource.GroupResource())
+		return &Reader[T]{}
+	}
+	k := &childKind[T]{resource: r}
+	if extract != nil {
+		k.extract = func(obj T, fieldManager string) (*unstructured.Unstructured, error) {
+			config, err := extract(obj, fieldManager)
+			if err != nil {
+				return nil, err
+			}
+			return asUnstructured(config)
+		}
+	}
+	c.children[r.kind.GroupKind()] = k
+	c.owns = true
+	owned[T](c, r.name, r, c.ownerKeys, nil)
+	verbs := []string{"get", "create", "patch"}
+	if c.prune || c.elsewhere {
+		verbs = append(verbs, "delete")
+	}
+	c.op.Writes(r.name, verbs...)
+	return &Reader[T]{resource: r}
+}
+
+// ownerKeys returns the key of the owner of a child.
+func (c *Controller) ownerKeys(obj metav1.Object) []types.NamespacedName {
+	if keys := c.controllerKeys(obj); len(keys) > 0 {
+		return keys
+	}
+	if obj.GetLabels()[ownerUID] == "" {
+		return nil
+	}
+	resource, name, _ := strings.Cut(obj.GetAnnotations()[ownerName], "/")
+	if resource != c.owner.String() {
+		return nil
+	}
+	namespace, name, namespaced := strings.Cut(name, "/")
+	if !namespaced {
+		namespace, name = "", namespace
+	}
+	return []types.NamespacedName{{Namespace: namespace, Name: name}}
+}
+
+// A Child is the result of [Controller.Apply] for one object.
+type Child struct {
+	// Object is the object that the API server has, of the Go type of [Children]: its response, or
+	// a copy of the cached object if that is as configured. nil means that it is not known.
+	Object metav1.Object
+
+	// Changed is whether the apply has created or changed the object.
+	Changed bool
+
+	// Err is the error of this object.
+	Err error
+}
+
+// Apply makes objects the children of the object of the call that ctx belongs to, by server-side apply.
+// An object is an apply configuration of client-go or an *unstructured.Unstructured, of a kind
+// that [Children] has registered. Apply modifies none of them. They are applied one after another:
+//
+//   - The object of the call becomes their controller. With Elsewhere, labels mark those that cannot have
+//     an owner reference.
+//   - An object that is as configured costs no request.
+//   - An object that exists and does not belong to the object of the call is left alone. Its error is of
+//     the class rejected.
+//   - An object that is being deleted is left alone. Its deletion runs the key again.
+//   - An Event tells of each object that was created or changed.
+//
+// Before the first request, all objects are checked. If one is not valid, none is applied. The children
+// have the order of objects. The error joins their errors.
+//
+// After a Reconcile that called Apply and returned nil, Prune deletes the other children that the cache has,
+// at most 100 in a call. Each is deleted in the cached version, after a read that confirms that the
+// object of the call has not changed. None is deleted if a [Reader] returned an error.
+func (c *Controller) Apply(ctx context.Context, objects ...any) ([]Child, error) {
+	call, err := callOf(ctx)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("operator: Apply: %w", err)
+	case call.c != c:
+		return nil, fmt.Errorf("operator: Apply: the context is that of controller %q: use its own Controller", call.c.Loop.Name)
+	}
+	all := make([]wanted, len(objects))
+	for i, obj := range objects {
+		if all[i], err = c.want(call, obj); err == nil {
+			err = call.claim(all[i].id)
+		}
+		if err != nil {
+			call.fail()
+			return nil, fmt.Errorf("operator: Apply: object %d: %w", i, reject(err))
+		}
+	}
+	call.allow()
+	children := make([]Child, len(all))
+	var errs []error
+	for i, w := range all {
+		if err := ctx.Err(); err != nil {
+			children[i].Err = fmt.Errorf("operator: apply %s: %w", w.id, context.Cause(ctx))
+		} else if children[i], err = w.kind.apply(ctx, call, w); err != nil {
+			children[i].Err = fmt.Errorf("operator: apply %s: %w", w.id, err)
+		}
+		if children[i].Err != nil {
+			errs = append(errs, children[i].Err)
+		}
+		call.note(w.id, children[i])
+	}
+	return children, errors.Join(errs...)
+}
+
+// A childID names a child.
+type childID struct {
+	schema.GroupKind
+	types.NamespacedName
+}
+
+func (id childID) String() string {
+	name := id.Name
+	if id.Namespace != "" {
+		name = id.Namespace + "/" + name
+	}
+	return id.Kind + " " + kube.Printable(name, 600)
+}
+
+// wanted is a checked configuration, with the reference to its owner.
+type wanted struct {
+	id     childID
+	kind   child
+	config *unstructured.Unstructured
+}
+
+// want checks a configuration and adds the owner.
+func (c *Controller) want(call *call, obj any) (w wanted, err error) {
+	_, untyped := obj.(*unstructured.Unstructured)
+	switch o := obj.(type) {
+	case nil:
+		return w, errors.New("it is nil: pass an apply configuration")
+	case metav1.Object:
+		if !untyped {
+			return w, fmt.Errorf("it is a %T, whose empty fields would be applied, too: pass an apply configuration or an *unstructured.Unstructured", o)
+		}
+	}
+	if kube.IsNil(obj) {
+		return w, fmt.Errorf("it is a nil %T: pass an apply configuration", obj)
+	}
+	if w.config, err = asUnstructured(obj); err != nil {
+		return w, err
+	}
+	kind := w.config.GroupVersionKind()
+	w.id = childID{kind.GroupKind(), types.NamespacedName{Namespace: w.config.GetNamespace(), Name: w.config.GetName()}}
+	w.kind = c.children[kind.GroupKind()]
+	switch {
+	case kind.Kind == "" || w.config.GetAPIVersion() == "":
+		return w, errors.New("apiVersion or kind is empty: set both")
+	case w.id.Name == "":
+		return w, fmt.Errorf("the %s has no metadata.name: set it", kind.Kind)
+	case w.kind == nil:
+		return w, fmt.Errorf("%s is of a kind that is not registered: call operator.Children for it", w.id)
+	case w.kind.version() != kind.GroupVersion():
+		return w, fmt.Errorf("%s has apiVersion %s, and Children registered %s: use one", w.id, kind.GroupVersion(), w.kind.version())
+	}
+	served, known := (*c.op.served.Load())[w.kind.groupResource()]
+	switch {
+	case known && served.Namespaced && w.id.Namespace == "":
+		return w, fmt.Errorf("%s has no metadata.namespace: set it", w.id)
+	case known && !served.Namespaced && w.id.Namespace != "":
+		return w, fmt.Errorf("%s has a metadata.namespace, and its kind is cluster-scoped: remove it", w.id)
+	}
+	if c.op.options.Namespace != "" && w.id.Namespace != c.op.options.Namespace && w.kind.made() {
+		return w, fmt.Errorf("%s is outside of Options.Namespace %q, so no informer sees it: use that namespace, or Operator.Inform", w.id, c.op.options.Namespace)
+	}
+	return w, c.mark(call, w)
+}
+
+// mark makes the object of the call the owner of a configuration.
+func (c *Controller) mark(call *call, w wanted) error {
+	owner := call.owner
+	if owner.GetNamespace() == "" || owner.GetNamespace() == w.id.Namespace {
+		refs, _, err := kube.Controller(owner, call.kind, w.config)
+		if err != nil {
+			return fmt.Errorf("%s: %w", w.id, err)
+		}
+		w.config.SetOwnerReferences(refs)
+		return nil
+	}
+	if !c.elsewhere {
+		return fmt.Errorf("%s is outside of the namespace %q of its owner, so it cannot have an owner reference: set Reconciler.Elsewhere", w.id, owner.GetNamespace())
+	}
+	w.config.SetLabels(with(w.config.GetLabels(), ownerUID, string(owner.GetUID())))
+	w.config.SetAnnotations(with(w.config.GetAnnotations(), ownerName, c.owner.String()+"/"+kube.NameOf(owner)))
+	return nil
+}
+
+func with(m map[string]string, key, value string) map[string]string {
+	m = maps.Clone(m)
+	if m == nil {
+		m = map[string]string{}
+	}
+	m[key] = value
+	return m
+}
+
+// asUnstructured returns the JSON of a configuration, which it does not modify, as an object.
+func asUnstructured(config any) (*unstructured.Unstructured, error) {
+	if u, ok := config.(*unstructured.Unstructured); ok {
+		return u.DeepCopy(), nil
+	}
+	data, err := json.Marshal(config)
+	if err != nil {
+		return nil, fmt.Errorf("encode the configuration: %w", err)
+	}
+	u := &unstructured.Unstructured{}
+	if err := utiljson.Unmarshal(data, &u.Object); err != nil || u.Object == nil {
+		return nil, fmt.Errorf("a %T is not an apply configuration: pass one, or an *unstructured.Unstructured", config)
+	}
+	return u, nil
+}
+
+// reject marks an error that the same call gets again.
+func reject(err error) error { return fmt.Errorf("%w: %w", err, reconcile.ErrRejected) }
+
+// A child is a kind of children.
+type child interface {
+	version() schema.GroupVersion
+	groupKind() schema.GroupKind
+	groupResource() schema.GroupResource
+	made() bool
+	apply(ctx context.Context, call *call, w wanted) (Child, error)
+	owned(owner types.UID) ([]metav1.Object, error)
+	remove(ctx context.Context, child metav1.Object) error
+	labelled(ctx context.Context, owner types.UID) ([]metav1.Object, error)
+}
+
+type childKind[T controllerkit.Object] struct {
+	*resource[T]
+	extract func(T, string) (*unstructured.Unstructured, error) // nil without one
+	memory  ssa.Memory[T, *unstructured.Unstructured]
+}
+
+func (k *childKind[T]) version() schema.GroupVersion        { return k.kind.GroupVersion() }
+func (k *childKind[T]) groupKind() schema.GroupKind         { return k.kind.GroupKind() }
+func (k *childKind[T]) groupResource() schema.GroupResource { return k.name }
+func (k *childKind[T]) made() bool                          { return !k.given }
+
+// apply applies one object.
+func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child, err error) {
+	client := k.client.Namespace(w.id.Namespace)
+	live, exists, err := k.get(w.id.Namespace, w.id.Name)
+	if err != nil {
+		return c, err
+	}
+	if !exists || consistency.LiveRead(ctx) {
+		// An object that the cache does not have yet must not be adopted.
+		live, err = client.Get(ctx, w.id.Name, metav1.GetOptions{})
+		switch {
+		case kube.IsGone(err, w.id.Name):
+			var none T
+			live, exists = none, false
+		case err != nil:
+			return c, err
+		default:
+			exists = true
+		}
+	}
+	if exists {
+		c.Object = live
+		if !isOwned(live, call.owner) {
+			c.Object = nil
+			return c, reject(fmt.Errorf("it exists and does not belong to this %s: delete it, or give one of them another name", call.kind.Kind))
+		}
+		if live.GetDeletionTimestamp() != nil {
+			return c, nil
+		}
+	}
+	request := func(ctx context.Context, config *unstructured.Unstructured, opts metav1.ApplyOptions) (T, error) {
+		return client.Apply(ctx, config, opts)
+	}
+	response, sent, err := k.memory.ApplyChanged(ctx, ssa.FieldManager(call.c.manager), request, w.config, live, k.extract)
+	if err != nil {
+		return c, err
+	}
+	c.Object = response
+	c.Changed = sent && (!exists || response.GetResourceVersion() != live.GetResourceVersion())
+	if c.Changed {
+		did, reason := "changed", "Changed"
+		if !exists {
+			did, reason = "created", "Created"
+		}
+		call.c.Event(call.owner, corev1.EventTypeNormal, reason, "Apply", "%s %s", did, w.id)
+	}
+	return c, nil
+}
+
+// isOwned reports whether the owner controls the child, or its label marks it.
+func isOwned(child, owner metav1.Object) bool {
+	if metav1.GetControllerOfNoCopy(child) != nil {
+		return metav1.IsControlledBy(child, owner)
+	}
+	return child.GetLabels()[ownerUID] == string(owner.GetUID())
+}
+
+// remove deletes a child in the version that was read.
+func (k *childKind[T]) remove(ctx context.Context, child metav1.Object) error {
+	uid, version, background := child.GetUID(), child.GetResourceVersion(), metav1.DeletePropagationBackground
+	err := k.client.Namespace(child.GetNamespace()).Delete(ctx, child.GetName(), metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}, PropagationPolicy: &background,
+	})
+	if kube.IsGone(err, child.GetName()) {
+		return nil
+	}
+	return err
+}
+
+// labelled reads the children that have no owner reference from the API server.
+func (k *childKind[T]) labelled(ctx context.Context, owner types.UID) (children []metav1.Object, err error) {
+	return finalizer.Remaining(ctx, k.client.Namespace(k.namespace), metav1.ListOptions{LabelSelector: ownerUID + "=" + string(owner)},
+		func(child metav1.Object) bool { return metav1.GetControllerOfNoCopy(child) == nil })
+}
+
+// deleteElsewhere deletes the children without an owner reference. It returns an error until they are gone.
+func (c *Controller) deleteElsewhere(ctx context.Context, owner metav1.Object) error {
+	left := 0
+	var errs []error
+	for _, k := range c.sortedChildren() {
+		children, err := k.labelled(ctx, owner.GetUID())
+		errs = append(errs, err)
+		left += len(children)
+		for _, child := range children[:min(len(children), maxPrune)] {
+			if child.GetDeletionTimestamp() == nil {
+				errs = append(errs, k.remove(ctx, child))
+			}
+		}
+	}
+	err := errors.Join(errs...)
+	if err == nil && left == 0 {
+		return nil
+	}
+	const again = 2 * time.Second
+	return &finalizer.BlockedError{
+		Steps: []finalizer.BlockedStep{{Name: "children", Message: fmt.Sprintf("%d children in other namespaces or of the cluster are left", left), Err: err, After: again}},
+		Since: owner.GetDeletionTimestamp().Time, After: again, Err: err,
+	}
+}
+
+// sortedChildren returns the kinds of children in a fixed order.
+func (c *Controller) sortedChildren() []child {
+	kinds := slices.SortedFunc(maps.Keys(c.children), func(a, b schema.GroupKind) int { return strings.Compare(a.String(), b.String()) })
+	all := make([]child, len(kinds))
+	for i, kind := range kinds {
+		all[i] = c.children[kind]
+	}
+	return all
+}
+
+// pruneChildren deletes the children that the call has not applied. more reports that some are left for
+// the next call.
+func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func(context.Context) error) (more bool, err error) {
+	if !c.prune || !call.mayPrune(c.pruneAll) {
+		return false, nil
+	}
+	deleted := 0
+	for _, k := range c.sortedChildren() {
+		children, err := k.owned(call.owner.GetUID())
+		if err != nil {
+			return false, fmt.Errorf("operator: prune: %w", err)
+		}
+		slices.SortFunc(children, func(a, b metav1.Object) int { return strings.Compare(kube.NameOf(a), kube.NameOf(b)) })
+		for _, child := range children {
+			id := childID{k.groupKind(), types.NamespacedName{Namespace: child.GetNamespace(), Name: child.GetName()}}
+			switch {
+			case child.GetDeletionTimestamp() != nil || call.has(id) || !isOwned(child, call.owner):
+				continue
+			case deleted == maxPrune:
+				return true, nil
+			case deleted == 0:
+				if err := confirm(ctx); err != nil {
+					return false, fmt.Errorf("operator: prune: %w", err)
+				}
+			}
+			if ctx.Err() != nil {
+				return false, fmt.Errorf("operator: prune: %w", context.Cause(ctx))
+			}
+			if err := k.remove(ctx, child); err != nil {
+				return false, fmt.Errorf("operator: prune %s: %w", id, err)
+			}
+			deleted++
+			klog.FromContext(ctx).V(2).Info("Pruned a child", "child", id.String())
+			c.Event(call.owner, corev1.EventTypeNormal, "Pruned", "Prune", "deleted %s", id)
+		}
+	}
+	return false, nil
+}
+
+// callKey is the key of the *call in the context of a call.
+type callKey struct{}
+
+// A call is one call of a function of a Reconciler.
+type call struct {
+	c     *Controller
+	owner metav1.Object // which the function does not get
+	kind  schema.GroupVersionKind
+	lent  any // the copy that the function got, nil without a finalizer
+	proof any // its finalizer.Held
+
+	mu      sync.Mutex // guards the rest: the function may call Apply in several goroutines
+	ended   bool
+	applied bool // Apply was called with valid objects
+	failed  bool // an Apply or a read has failed
+	claimed map[childID]struct{}
+	order   []childID // of the children that were tried
+	found   map[childID]Child
+}
+
+// begin returns a call about an object.
+func (c *Controller) begin(owner metav1.Object, kind schema.GroupVersionKind) *call {
+	return &call{c: c, owner: owner, kind: kind}
+}
+
+// lend notes the copy that the function gets, and the proof that it carries the finalizer.
+func (call *call) lend(obj, held any) { call.lent, call.proof = obj, held }
+
+// callOf returns the call of a context.
+func callOf(ctx context.Context) (*call, error) {
+	call, ok := ctx.Value(callKey{}).(*call)
+	if !ok {
+		return nil, reject(errors.New("the context is not that of a call of Kind's functions: pass on the one that Reconcile got"))
+	}
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	if call.ended {
+		return nil, reject(errors.New("the call of the context has returned: wait for goroutines before Reconcile returns"))
+	}
+	return call, nil
+}
+
+func (call *call) end() {
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	call.ended = true
+}
+
+// claim notes that the call names a child. It may do so once.
+func (call *call) claim(id childID) error {
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	if _, ok := call.claimed[id]; ok {
+		return fmt.Errorf("%s is applied twice in one call: apply it once, with all its fields", id)
+	}
+	if call.claimed == nil {
+		call.claimed = map[childID]struct{}{}
+	}
+	call.claimed[id] = struct{}{}
+	return nil
+}
+
+// allow notes that the call has named its children.
+func (call *call) allow() {
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	call.applied = true
+}
+
+// note keeps the result for a child.
+func (call *call) note(id childID, c Child) {
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	if call.found == nil {
+		call.found = map[childID]Child{}
+	}
+	call.order = append(call.order, id)
+	call.found[id] = c
+	call.failed = call.failed || c.Err != nil
+}
+
+// fail notes that an Apply or a read has failed, so that nothing is pruned.
+func (call *call) fail() {
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	call.failed = true
+}
+
+// has reports whether the call names a child.
+func (call *call) has(id childID) bool {
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	_, ok := call.claimed[id]
+	return ok
+}
+
+// get returns the result for a child.
+func (call *call) get(id childID) (Child, bool) {
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	c, ok := call.found[id]
+	return c, ok
+}
+
+// objects returns the children, nil for those that are not known.
+func (call *call) objects() []metav1.Object {
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	objects := make([]metav1.Object, len(call.order))
+	for i, id := range call.order {
+		objects[i] = call.found[id].Object
+	}
+	return objects
+}
+
+// mayPrune reports whether the call has named all its children.
+func (call *call) mayPrune(all bool) bool {
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	return call.applied && !call.failed && (len(call.claimed) > 0 || all)
+}
+
+// A Reader reads the objects of one kind in the calls of [Kind]'s functions. Their objects are copies that
+// belong to the caller. A Reader is safe for concurrent use.
+type Reader[T controllerkit.Object] struct{ *resource[T] }
+
+// Get returns the object in the cache, or the one that [Controller.Apply] has found or made in the same
+// call. ctx is that of the call. namespace is "" for a cluster-scoped kind. If there is no such
+// object, apierrors.IsNotFound is true for the error.
+func (r *Reader[T]) Get(ctx context.Context, namespace, name string) (obj T, err error) {
+	call, err := callOf(ctx)
+	if err != nil {
+		return obj, fmt.Errorf("operator: Get: %w", err)
+	}
+	if c, ok := call.get(childID{r.kind.GroupKind(), types.NamespacedName{Namespace: namespace, Name: name}}); ok {
+		if applied, ok := c.Object.(T); ok && !kube.IsNil(applied) {
+			return applied.DeepCopyObject().(T), nil
+		}
+	}
+	if obj, err = r.lister.Get(namespace, name); err != nil && !apierrors.IsNotFound(err) {
+		call.fail()
+	}
+	return obj, err
+}
+
+// List returns the selected objects of a namespace, in no order, as Get does. "" means all namespaces, and a
+// nil selector means all objects. If some do not fit the Go type, List returns the others and an
+// error that names some of them.
+func (r *Reader[T]) List(ctx context.Context, namespace string, selector labels.Selector) ([]T, error) {
+	call, err := callOf(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("operator: List: %w", err)
+	}
+	if selector == nil {
+		selector = labels.Everything()
+	}
+	all, err := r.lister.List(namespace, selector)
+	if err != nil {
+		call.fail()
+	}
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	kind := r.kind.GroupKind()
+	if len(call.found) > 0 {
+		all = slices.DeleteFunc(all, func(obj T) bool {
+			c := call.found[childID{kind, types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()}}]
+			return c.Object != nil
+		})
+		for _, id := range call.order {
+			applied, ok := call.found[id].Object.(T)
+			if ok && id.GroupKind == kind && !kube.IsNil(applied) && (namespace == "" || namespace == id.Namespace) && selector.Matches(labels.Set(applied.GetLabels())) {
+				all = append(all, applied.DeepCopyObject().(T))
+			}
+		}
+	}
+	return all, err
+}
+
+// Held returns the proof that the object of the call carries the finalizer, for functions that ask for one.
+// obj is the object that the function of the call got. Without a Finalizer, and for another object
+// or context, Held returns an error.
+func Held[T controllerkit.Object](ctx context.Context, obj T) (finalizer.Held[T], error) {
+	call, err := callOf(ctx)
+	if err != nil {
+		return finalizer.Held[T]{}, fmt.Errorf("operator: Held: %w", err)
+	}
+	held, ok := call.proof.(finalizer.Held[T])
+	if lent, same := call.lent.(T); !ok || !same || any(lent) != any(obj) {
+		return finalizer.Held[T]{}, fmt.Errorf("operator: Held: %w", reject(errors.New("the object is not that of the call, or its Reconciler has no Finalizer")))
+	}
+	return held, nil
+}

@@ -1,0 +1,235 @@
+// Package outcome makes the status of an object from what a call has come to: the conditions Ready and
+// Terminating, the observed generation and the phase.
+package outcome
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/internal/fields"
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/status"
+	"github.com/controllerkit/controllerkit/status/kstatus"
+)
+
+// Ready is the type of the condition that is derived.
+const Ready = "Ready"
+
+// maxText bounds the text of an error in a condition. It is copied to each replica and each list.
+const maxText = 1024
+
+// A Call is what a call has come to.
+type Call struct {
+	Generation int64 // of the copy that the function got
+	Deleting   bool  // the function is the cleanup
+	Err        error
+	Class      string                   // of Err, by package reconcile
+	Lasting    bool                     // the key has failed for a while
+	Children   []metav1.Object          // the applied ones
+	Rules      kstatus.Rules            // of their kinds
+	Phases     map[kstatus.State]string // of the field phase; nil leaves the field alone
+}
+
+// Hide removes the condition Ready of a copy before the function gets it, so that Report
+// recognizes one that the function sets to the same value.
+func Hide(obj any) {
+	if list := conditions(obj); list != nil {
+		*list = slices.DeleteFunc(slices.Clone(*list), isReady)
+	}
+}
+
+// Report completes the status of after, the copy that the function got from Hide and has changed.
+// before is the object without these changes. It modifies only the status of after.
+func Report(before, after any, c Call) error {
+	derived, decided := c.ready()
+	if stat := member(after, "status"); decided && stat.Kind() == reflect.Pointer && stat.IsNil() && stat.CanSet() {
+		stat.Set(reflect.New(stat.Type().Elem()))
+	}
+	list := conditions(after)
+	if list != nil {
+		own := find(*list)
+		var former []metav1.Condition
+		if list := conditions(before); list != nil {
+			former = *list
+		}
+		*list = slices.DeleteFunc(slices.Clone(*list), isReady)
+		if i := slices.IndexFunc(former, isReady); i >= 0 {
+			*list = slices.Insert(*list, min(i, len(*list)), former[i])
+		}
+		if own != nil {
+			derived, decided = *own, true
+		}
+		set := make([]metav1.Condition, 0, 2)
+		if decided {
+			set = append(set, derived)
+		}
+		if blocked, ok := errors.AsType[*finalizer.BlockedError](c.Err); ok && c.Deleting {
+			set = append(set, blocked.Condition(c.Generation))
+		}
+		if err := status.Set(list, c.Generation, set...); err != nil {
+			return err
+		}
+	}
+	if !decided {
+		return nil
+	}
+	stat := member(after, "status")
+	if observed, was := value(stat, "observedGeneration"), value(member(before, "status"), "observedGeneration"); observed.CanInt() && observed.CanSet() && observed.Int() == was.Int() {
+		observed.SetInt(c.Generation)
+	}
+	if phase := value(stat, "phase"); len(c.Phases) > 0 && phase.Kind() == reflect.String && phase.CanSet() {
+		if name, ok := c.Phases[c.state(derived)]; ok {
+			phase.SetString(name)
+		}
+	}
+	return nil
+}
+
+// ready returns the condition Ready, unless the call leaves it unchanged.
+func (c *Call) ready() (ready metav1.Condition, decided bool) {
+	var unsent controllerkit.UnsentError
+	var lost controllerkit.LostError
+	switch {
+	case c.Err == nil && c.Deleting:
+		return ready, false // the object is gone
+	case c.Err == nil && len(c.Children) == 0:
+		return status.True(Ready, "Reconciled", "the object is reconciled"), true
+	case c.Err == nil:
+		return c.Rules.Condition(c.Children...), true
+	case errors.As(c.Err, &unsent) && unsent.NotSent(), errors.As(c.Err, &lost) && lost.LeadershipLost():
+		return ready, false
+	}
+	if blocked, ok := errors.AsType[*finalizer.BlockedError](c.Err); ok && c.Deleting {
+		return status.False(Ready, "Terminating", kube.Printable(blocked.Error(), maxText)), true
+	}
+	switch c.Class {
+	case controllerkit.ResultConflict, controllerkit.ResultStale, controllerkit.ResultCancelled:
+		return ready, false
+	case controllerkit.ResultTerminal, controllerkit.ResultRejected, controllerkit.ResultForbidden:
+	default:
+		if !c.Lasting {
+			return ready, false
+		}
+	}
+	return status.False(Ready, camel(c.Class), kube.Printable(c.Err.Error(), maxText)), true
+}
+
+// state is the state of the object, by its condition Ready.
+func (c *Call) state(ready metav1.Condition) kstatus.State {
+	switch {
+	case c.Deleting:
+		return kstatus.Terminating
+	case ready.Status == metav1.ConditionTrue:
+		return kstatus.Ready
+	case c.Err != nil, ready.Reason == string(kstatus.Failed):
+		return kstatus.Failed
+	}
+	return kstatus.Progressing
+}
+
+// camel returns a class as the reason of a condition: "server_delay" is ServerDelay.
+func camel(class string) string {
+	var text strings.Builder
+	for word := range strings.SplitSeq(class, "_") {
+		for i, r := range word {
+			if i == 0 {
+				r = unicode.ToUpper(r)
+			}
+			text.WriteRune(r)
+		}
+	}
+	return text.String()
+}
+
+// Take sets the status of target to that of from, an object of the same type.
+func Take(target, from any) {
+	if to := member(target, "status"); to.CanSet() {
+		to.Set(member(from, "status"))
+	}
+}
+
+// Changed reports whether the status of two objects of one type differs.
+func Changed(before, after any) bool {
+	return !apiequality.Semantic.DeepEqual(fields.Of(before), fields.Of(after))
+}
+
+// HasStatus reports whether objects of the type have a status.
+func HasStatus(obj any) bool { return member(obj, "status").IsValid() }
+
+// Conditioned reports whether the status has conditions of the type metav1.Condition.
+func Conditioned(obj any) bool { return conditions(obj) != nil }
+
+// HasPhase reports whether the status has a text in the field phase.
+func HasPhase(obj any) bool { return value(member(obj, "status"), "phase").Kind() == reflect.String }
+
+// Metadata returns the name of the first field of the metadata in which two objects of one type
+// differ, such as "metadata.labels", or "".
+func Metadata(before, after metav1.Object) string {
+	a, b := member(before, "metadata"), member(after, "metadata")
+	if !a.IsValid() || a.Kind() != reflect.Struct || apiequality.Semantic.DeepEqual(a.Interface(), b.Interface()) {
+		return ""
+	}
+	for i := range a.NumField() {
+		if !apiequality.Semantic.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
+			name, _, _ := strings.Cut(a.Type().Field(i).Tag.Get("json"), ",")
+			return "metadata." + cmp.Or(name, a.Type().Field(i).Name)
+		}
+	}
+	return "metadata"
+}
+
+// Wrong returns an error if the status of T cannot have the phases.
+func Wrong(obj any, phases map[kstatus.State]string) error {
+	switch {
+	case len(phases) == 0:
+		return nil
+	case !HasPhase(obj):
+		return fmt.Errorf("Phases is set, and the status of %T has no text field phase: add it, or remove Phases", obj)
+	}
+	for state := range phases {
+		if !slices.Contains([]kstatus.State{kstatus.Ready, kstatus.Progressing, kstatus.Failed, kstatus.Terminating}, state) {
+			return fmt.Errorf("Phases has the state %q: use Ready, Progressing, Failed and Terminating of package kstatus", state)
+		}
+	}
+	return nil
+}
+
+func isReady(c metav1.Condition) bool { return c.Type == Ready }
+
+func find(list []metav1.Condition) *metav1.Condition {
+	if i := slices.IndexFunc(list, isReady); i >= 0 {
+		found := list[i]
+		return &found
+	}
+	return nil
+}
+
+// conditions returns the conditions of obj, a pointer to a struct, or nil.
+func conditions(obj any) *[]metav1.Condition {
+	list := value(member(obj, "status"), "conditions")
+	if !list.CanAddr() {
+		return nil
+	}
+	found, _ := list.Addr().Interface().(*[]metav1.Condition)
+	return found
+}
+
+// member returns a field of obj by its name in JSON, otherwise the zero Value.
+func member(obj any, name string) reflect.Value {
+	return fields.Member(reflect.Indirect(reflect.ValueOf(obj)), name)
+}
+
+// value returns a field of a struct, or of the one that v points to.
+func value(v reflect.Value, name string) reflect.Value {
+	return fields.Member(reflect.Indirect(v), name)
+}

@@ -1,0 +1,401 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/operator/internal/outcome"
+	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/status"
+	"github.com/controllerkit/controllerkit/status/kstatus"
+)
+
+// lasting is the time after which an error that is not final makes the condition Ready false.
+const lasting = 10 * time.Second
+
+// A Reconciler has the functions of a controller of objects of type T, and its settings: see
+// [Kind]. Only Reconcile is required.
+type Reconciler[T controllerkit.Object] struct {
+	// Reconcile brings the cluster and other systems closer to the spec of obj. It must reach the
+	// same result if it runs twice. ctx is as for [reconcile.Func], and is the argument of
+	// [Controller.Apply], [Reader.Get] and [Held].
+	//
+	// obj is a copy that belongs to the function. Changes of its status are written after the
+	// call. Changes of its spec, such as defaults, are not written. Changed metadata is an error.
+	// The function must not use obj after it has returned.
+	Reconcile func(ctx context.Context, obj T) (reconcile.Result, error)
+
+	// Cleanup removes what Reconcile made outside of the API server. It must be idempotent. It is
+	// called while obj is being deleted, until it returns nil; then Finalizer is removed. It can
+	// return the error of a [finalizer.Plan]. nil means no cleanup.
+	Cleanup func(ctx context.Context, obj T) error
+
+	// Finalizer is the name of the finalizer, such as example.com/bucket. It is required with
+	// Cleanup or Elsewhere, and an error without them.
+	Finalizer string
+
+	// Manager is the field manager of Apply. Do not change it: the former one would keep its
+	// fields. "" means Options.Name.
+	Manager string
+
+	// Prune deletes the children that the calls of Apply in one call of Reconcile no longer
+	// name, after that call has returned nil. If they name no object at all, it deletes none,
+	// unless PruneAll is also set. See [Controller.Apply].
+	Prune, PruneAll bool
+
+	// Elsewhere allows children that cannot have an owner reference, because they are in another
+	// namespace, or because they are cluster-scoped and T is not. Labels mark them, and they are
+	// deleted before Finalizer is removed.
+	Elsewhere bool
+
+	// Rules decide whether children are ready, in addition to those of package kstatus.
+	Rules kstatus.Rules
+
+	// Phases has the values of the field status.phase. If it is set, the field follows from the
+	// condition Ready and the deletion; the value of Terminating needs a Cleanup. The API server's
+	// schema must allow the values. nil leaves the field to Reconcile. docs/myths.md has the
+	// reasons for conditions in place of a phase.
+	Phases map[kstatus.State]string
+
+	// ReadOnly is for objects whose status belongs to another controller, such as a Deployment:
+	// nothing is written to it, and a changed status is an error.
+	ReadOnly bool
+}
+
+// Kind adds a controller of the objects of resource, whose Go type is T, and whose kind has the name
+// of T:
+//
+//	c := operator.Kind(op, v1.GroupVersion.WithResource("websites"), operator.Reconciler[*v1.Website]{
+//		Reconcile: r.reconcile, Finalizer: "example.com/dns", Cleanup: r.cleanup,
+//	})
+//
+// Clients and informers are made, and their rights are declared. The name of the controller is that
+// of the resource.
+//
+// For each key, the controller reads the object. If it is absent, nothing is called. If it is being
+// deleted, Cleanup is called if it has the Finalizer. Otherwise the Finalizer is stored if there is
+// one, and then Reconcile is called. With a Finalizer, or if the cache can be older than the writes of
+// the last leader, the object that Reconcile gets was read from the API server.
+//
+// After the call, the status that Reconcile changed is written once, or not at all if it is the
+// same, also if Reconcile returned an error. The write fails if the object has changed, and then so
+// does the call. No write follows a panic or the loss of leadership. Two fields of the status
+// are set if T has them:
+//
+//   - status.observedGeneration is the generation of obj, unless Reconcile has changed it.
+//   - status.conditions, of type metav1.Condition, gets Ready. obj has no such condition during the
+//     call, so one that Reconcile sets is kept. Otherwise it follows from the result.
+//
+// After nil, Ready has the state of the objects of Apply by package kstatus. Terminal,
+// rejected and forbidden errors make it false, with the class as the reason and the error as the
+// message, as do other errors that have lasted for 10s. Conflicts, stale and
+// cancelled calls, and the loss of leadership leave Ready and observedGeneration unchanged.
+//
+// An error of the registration is returned by Run.
+func Kind[T interface {
+	controllerkit.Object
+	DeepCopy() T
+}](op *Operator, resource schema.GroupVersionResource, r Reconciler[T]) *Controller {
+	k := &kind[T]{Reconciler: r, failing: map[types.NamespacedName]time.Time{}}
+	c := op.Controller(resource.Resource, k.call)
+	k.c = c
+	c.manager, c.rules, c.prune, c.pruneAll, c.elsewhere = cmp.Or(r.Manager, op.options.Name), r.Rules, r.Prune, r.PruneAll, r.Elsewhere
+	c.children = map[schema.GroupKind]child{}
+	if err := k.check(); err != nil {
+		c.fail("%w", err)
+		return c
+	}
+	var err error
+	if k.resource, err = resourceOf[T](op, resource); err != nil {
+		c.fail("%w", err)
+		return c
+	}
+	c.owner = k.name
+	owned[T](c, k.name, k.resource, enqueue.KeyOf[metav1.Object], nil)
+	op.Writes(k.name, "get")
+	if r.Finalizer != "" {
+		op.Writes(k.name, "patch")
+	}
+	if k.writesStatus() {
+		op.Writes(schema.GroupResource{Group: k.name.Group, Resource: k.name.Resource + "/status"}, "patch")
+	}
+	return c
+}
+
+// A kind is a controller of [Kind].
+type kind[T interface {
+	controllerkit.Object
+	DeepCopy() T
+}] struct {
+	Reconciler[T]
+	*resource[T]
+	c *Controller
+
+	mu      sync.Mutex
+	failing map[types.NamespacedName]time.Time // since when, for keys that fail
+}
+
+// check returns an error if the Reconciler is not valid.
+func (k *kind[T]) check() error {
+	var sample T
+	typ := reflect.TypeFor[T]()
+	if typ.Kind() != reflect.Pointer {
+		return fmt.Errorf("Kind: the Go type is %s: use a pointer to a struct, such as *v1.Website", typ)
+	}
+	sample = reflect.New(typ.Elem()).Interface().(T)
+	switch {
+	case k.Reconcile == nil:
+		return errors.New("Reconciler.Reconcile is nil")
+	case k.Finalizer == "" && k.Cleanup != nil:
+		return errors.New("Reconciler.Cleanup needs a finalizer: set Finalizer, e.g. example.com/bucket")
+	case k.Finalizer == "" && k.Elsewhere:
+		return errors.New("Reconciler.Elsewhere needs a finalizer, because no garbage collector deletes such children: set Finalizer, e.g. example.com/children")
+	case k.Finalizer != "" && k.Cleanup == nil && !k.Elsewhere:
+		return errors.New("Reconciler.Finalizer has no work: set Cleanup, or remove it")
+	case k.Finalizer != "" && (!strings.Contains(k.Finalizer, "/") || len(validation.IsQualifiedName(k.Finalizer)) > 0):
+		return fmt.Errorf("Reconciler.Finalizer is %q: use a domain, a slash and a word, such as example.com/bucket", k.Finalizer)
+	case k.PruneAll && !k.Prune:
+		return errors.New("Reconciler.PruneAll has no effect without Prune: set both")
+	case k.Phases != nil && k.ReadOnly:
+		return errors.New("Reconciler.Phases and ReadOnly exclude each other")
+	}
+	if err := outcome.Wrong(sample, k.Phases); err != nil {
+		return fmt.Errorf("Reconciler.%w", err)
+	}
+	return nil
+}
+
+func (k *kind[T]) writesStatus() bool {
+	return !k.ReadOnly && outcome.HasStatus(reflect.New(reflect.TypeFor[T]().Elem()).Interface())
+}
+
+// call is the Func of the loop.
+func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+	before, ok, err := k.get(key.Namespace, key.Name)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("read the %s: %w", k.kind.Kind, err)
+	}
+	if !ok || before.GetDeletionTimestamp() != nil && !(k.Finalizer != "" && finalizer.Has(before, k.Finalizer)) {
+		k.succeed(key)
+		return reconcile.Result{}, nil
+	}
+	if before.GetDeletionTimestamp() != nil {
+		return k.clean(ctx, key, before)
+	}
+	if before, err = k.hold(ctx, before); err != nil {
+		return reconcile.Result{}, err
+	}
+	obj := k.copy(before)
+	call := k.c.begin(before, k.kind)
+	if k.Finalizer != "" {
+		// obj shows the finalizer and is newer than any cache, so a dry run would confirm no more.
+		held, err := finalizer.Add(context.WithValue(ctx, calls.LiveRead{}, false), k.client.Namespace(before.GetNamespace()), obj, k.Finalizer)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		call.lend(obj, held)
+	}
+	res, err := k.run(context.WithValue(ctx, callKey{}, call), call, func(ctx context.Context) (reconcile.Result, error) {
+		return k.Reconcile(ctx, obj)
+	})
+	if field := outcome.Metadata(before, obj); field != "" {
+		err = errors.Join(err, fmt.Errorf("operator: Reconcile changed %s of its copy, which is never written: write it with a client: %w", field, reconcile.ErrTerminal))
+	}
+	if err == nil {
+		var more bool
+		if more, err = k.c.pruneChildren(ctx, call, k.confirm(before)); more && (res.RequeueAfter <= 0 || res.RequeueAfter > time.Second) {
+			res.RequeueAfter = time.Second
+		}
+	}
+	return res, k.report(ctx, key, before, obj, outcome.Call{Err: err, Children: call.objects()})
+}
+
+// run calls f, after which the call of ctx has no effect any more.
+func (k *kind[T]) run(ctx context.Context, call *call, f func(context.Context) (reconcile.Result, error)) (reconcile.Result, error) {
+	defer call.end()
+	return f(ctx)
+}
+
+// copy returns the copy that the functions get.
+func (k *kind[T]) copy(obj T) T {
+	copied := obj.DeepCopy()
+	if k.writesStatus() {
+		outcome.Hide(copied)
+	}
+	return copied
+}
+
+// hold returns the object with its finalizer stored, read from the API server if the cache may be too
+// old.
+func (k *kind[T]) hold(ctx context.Context, cached T) (live T, err error) {
+	client := k.client.Namespace(cached.GetNamespace())
+	if k.Finalizer == "" && !consistency.LiveRead(ctx) {
+		return cached, nil
+	}
+	if k.Finalizer != "" && !finalizer.Has(cached, k.Finalizer) {
+		if _, err := finalizer.Add(ctx, client, cached, k.Finalizer); err != nil {
+			return live, err
+		}
+	}
+	// The API server can remove an object whose first finalizer comes in the middle of a deletion.
+	// The work on it would never be cleaned up.
+	live, err = kube.Live(ctx, client, cached)
+	switch {
+	case err == nil && live.GetDeletionTimestamp() != nil:
+		err = fmt.Errorf("it is being deleted: %w", kube.ErrChanged)
+	case err == nil && k.Finalizer != "" && !finalizer.Has(live, k.Finalizer):
+		err = fmt.Errorf("it has lost the finalizer %s: %w", k.Finalizer, kube.ErrChanged)
+	}
+	if err != nil {
+		return live, fmt.Errorf("operator: read %s %s: %w", k.kind.Kind, kube.NameOf(cached), err)
+	}
+	return live, nil
+}
+
+// confirm returns a function that returns an error unless the object is the live one, in the same
+// version.
+func (k *kind[T]) confirm(obj T) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := consistency.ConfirmLive(ctx, k.client.Namespace(obj.GetNamespace()), obj)
+		return err
+	}
+}
+
+// clean calls Cleanup and removes the finalizer.
+func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T) (reconcile.Result, error) {
+	obj := k.copy(before)
+	_, _, err := finalizer.Ensure(ctx, k.client.Namespace(before.GetNamespace()), obj, k.Finalizer, func(ctx context.Context, held finalizer.Held[T]) error {
+		call := k.c.begin(before, k.kind)
+		call.lend(obj, held)
+		_, err := k.run(context.WithValue(ctx, callKey{}, call), call, func(ctx context.Context) (reconcile.Result, error) {
+			if k.Cleanup == nil {
+				return reconcile.Result{}, nil
+			}
+			return reconcile.Result{}, k.Cleanup(ctx, obj)
+		})
+		if field := outcome.Metadata(before, obj); field != "" {
+			return errors.Join(err, fmt.Errorf("operator: Cleanup changed %s of its copy, which is never written: write it with a client: %w", field, reconcile.ErrTerminal))
+		}
+		if err == nil && k.Elsewhere {
+			err = k.c.deleteElsewhere(ctx, before)
+		}
+		return err
+	})
+	if err == nil {
+		k.succeed(key)
+		return reconcile.Result{}, nil
+	}
+	var res reconcile.Result
+	reported := err
+	if blocked, ok := errors.AsType[*finalizer.BlockedError](err); ok {
+		res.RequeueAfter, err = blocked.After, blocked.Err
+	}
+	return res, k.reportAs(ctx, key, before, obj, outcome.Call{Err: reported, Deleting: true}, err)
+}
+
+// report writes the status of obj after a call. It returns the error of the call.
+func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, obj T, c outcome.Call) error {
+	return k.reportAs(ctx, key, before, obj, c, c.Err)
+}
+
+// reportAs is report for a call whose error in the loop is err.
+func (k *kind[T]) reportAs(ctx context.Context, key types.NamespacedName, before, obj T, c outcome.Call, err error) error {
+	c.Class = reconcile.Class(c.Err)
+	if c.Err != nil && c.Class == controllerkit.ResultError && ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		c.Class = controllerkit.ResultTimeout
+	}
+	c.Lasting = k.lasts(ctx, key, c.Err)
+	c.Generation, c.Rules, c.Phases = before.GetGeneration(), k.Rules, k.Phases
+	if !k.writesStatus() {
+		if outcome.HasStatus(before) && outcome.Changed(before, obj) {
+			err = errors.Join(err, fmt.Errorf("operator: Reconcile changed the status of its copy, and ReadOnly is set: %w", reconcile.ErrTerminal))
+		}
+		return err
+	}
+	ctx, cancel, ok := k.writing(ctx)
+	if !ok { // the call was cancelled
+		return err
+	}
+	defer cancel()
+	if failed := outcome.Report(before, obj, c); failed != nil {
+		return errors.Join(err, failed)
+	}
+	_, failed := status.Patch(ctx, k.client.Namespace(before.GetNamespace()), before, func(target T) { outcome.Take(target, obj) })
+	if kube.IsGone(failed, before.GetName()) {
+		return err // there is nothing to report on
+	}
+	if apierrors.IsNotFound(failed) {
+		failed = fmt.Errorf("%w: does the resource have the subresource status?", failed)
+	}
+	return errors.Join(err, failed)
+}
+
+// writing returns the context of the status write. If ctx is over by its Timeout, it has a time of
+// its own, the rest of the loop's GracePeriod. If a stop or the loss of leadership cancels the call, ok
+// is false or the write is cancelled.
+func (k *kind[T]) writing(ctx context.Context) (_ context.Context, cancel context.CancelFunc, ok bool) {
+	if err := ctx.Err(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return nil, nil, false
+	}
+	term, _ := ctx.Value(calls.Validity{}).(context.Context)
+	if term != nil && term.Err() != nil {
+		return nil, nil, false
+	}
+	write, cancelWrite := context.WithTimeoutCause(context.WithoutCancel(ctx), k.c.op.options.part(4),
+		errors.New("operator: the time of the status write is over"))
+	stops := []func() bool{context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			cancelWrite()
+		}
+	})}
+	if term != nil {
+		stops = append(stops, context.AfterFunc(term, cancelWrite))
+	}
+	return write, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancelWrite()
+	}, true
+}
+
+// lasts reports whether the calls of the key have failed for a while. It notes the failure.
+func (k *kind[T]) lasts(ctx context.Context, key types.NamespacedName, err error) bool {
+	if err == nil {
+		k.succeed(key)
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	since, known := k.failing[key]
+	if !known || reconcile.Attempt(ctx) <= 1 {
+		since = time.Now()
+		k.failing[key] = since
+	}
+	return time.Since(since) >= lasting
+}
+
+// succeed forgets the failures of a key.
+func (k *kind[T]) succeed(key types.NamespacedName) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.failing, key)
+}

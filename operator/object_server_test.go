@@ -1,0 +1,797 @@
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/status"
+)
+
+const boxFinalizer = "box.example.com/lid"
+
+// TestServerKind runs controllers of Kind on the API server.
+func TestServerKind(t *testing.T) {
+	t.Parallel()
+	installBoxes(t)
+	t.Run("elsewhere", testElsewhere) // alone, because its informers see all namespaces
+	for name, test := range map[string]func(t *testing.T, s *shelf){
+		"life":               testLife,
+		"private copy":       testPrivateCopy,
+		"changed metadata":   testChangedMetadata,
+		"finalizer":          testFinalizer,
+		"failed cleanup":     testFailedCleanup,
+		"results":            testResults,
+		"own condition":      testOwnCondition,
+		"status after error": testStatusAfterError,
+		"made again":         testMadeAgain,
+		"adoption":           testAdoption,
+		"invalid children":   testInvalidChildren,
+		"prune":              testPrune,
+		"no prune":           testNoPrune,
+		"stale owner":        testStaleOwner,
+		"after the call":     testAfterTheCall,
+		"reader":             testReader,
+		"deleted child":      testDeletedChild,
+		"timeout":            testTimeout,
+		"panic":              testPanic,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newShelf(t))
+		})
+	}
+}
+
+// succeeded waits for a call that succeeds.
+func (s *shelf) succeeded() {
+	s.t.Helper()
+	s.until(func(e ended) string {
+		if e.err != nil {
+			return e.err.Error()
+		}
+		return ""
+	})
+}
+
+// testLife: the requests of a box from its creation to its end, and none for what is as it should be.
+func testLife(t *testing.T, s *shelf) {
+	s.Phases = phases()
+	s.start(operator.Options{})
+	s.create("a", "one", "x", "y")
+	s.succeeded()
+	want := []string{"GET configmaps x", "PATCH configmaps x", "GET configmaps y", "PATCH configmaps y", "PATCH boxes/status a"}
+	if diff := cmp.Diff(want, s.sent()); diff != "" {
+		t.Errorf("requests for a new box (-want +got):\n%s", diff)
+	}
+	b := s.get("a")
+	if got, want := ready(b), "True Ready at 1: 2 of 2 objects are ready"; got != want || b.Status.ObservedGeneration != 1 || b.Status.Phase != "Up" {
+		t.Errorf("Ready is %q, want %q; status %+v", got, want, b.Status)
+	}
+	x, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "x", metav1.GetOptions{})
+	if err != nil || !metav1.IsControlledBy(x, b) || x.Data["text"] != "one" {
+		t.Errorf("item x is %v, %v", x, err)
+	}
+	s.succeeded() // the call that confirms its writes
+	if sent := s.sent(); len(sent) > 0 {
+		t.Errorf("requests to confirm: %q, want none", sent)
+	}
+	s.edit("a", `{"spec":{"text":"two","items":["x"]}}`)
+	s.succeeded()
+	if diff := cmp.Diff([]string{"PATCH configmaps x", "PATCH boxes/status a"}, s.sent()); diff != "" {
+		t.Errorf("requests for a changed box (-want +got):\n%s", diff)
+	}
+	s.succeeded()
+	// An event of a child runs its owner.
+	if _, err := s.kube.CoreV1().ConfigMaps(s.namespace).Patch(t.Context(), "x", types.MergePatchType, []byte(`{"data":{"text":"theirs"}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.succeeded()
+	if diff := cmp.Diff([]string{"PATCH configmaps x"}, s.sent()); diff != "" {
+		t.Errorf("requests for a changed child (-want +got):\n%s", diff)
+	}
+}
+
+// testPrivateCopy: the function may change its copy, of which only the status is written.
+func testPrivateCopy(t *testing.T, s *shelf) {
+	texts := make(chan string, 10)
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		texts <- b.Spec.Text + strings.Join(b.Spec.Items, ",")
+		b.Spec.Text, b.Spec.Items[0] = "default", "changed"
+		b.Status.URL = "http://" + b.Name
+		b.Labels["a"] += "" // equal
+		return reconcile.Result{}, nil
+	}
+	s.start(operator.Options{})
+	b := &Box{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"}}, Spec: BoxSpec{Text: "mine", Items: []string{"x"}}}
+	if _, err := s.boxes.Create(t.Context(), b, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.succeeded()
+	s.succeeded()
+	for range 2 {
+		if got := receive(t, texts); got != "minex" {
+			t.Errorf("the function got %q, want the object as it is stored", got)
+		}
+	}
+	if b := s.get("a"); b.Spec.Text != "mine" || b.Spec.Items[0] != "x" || b.Status.URL != "http://a" || b.Generation != 1 {
+		t.Errorf("stored: %+v, want the status and nothing else", b)
+	}
+}
+
+func testChangedMetadata(t *testing.T, s *shelf) {
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		b.Labels = map[string]string{"mine": "yes"}
+		return reconcile.Result{}, nil
+	}
+	s.start(operator.Options{})
+	s.create("a", "")
+	s.until(func(e ended) string {
+		if e.result != "terminal" || !strings.Contains(e.err.Error(), "changed metadata.labels of its copy") {
+			return fmt.Sprint(e)
+		}
+		return ""
+	})
+	if got := ready(s.get("a")); !strings.HasPrefix(got, "False Terminal at 1: operator: Reconcile changed metadata.labels") {
+		t.Errorf("Ready is %q", got)
+	}
+}
+
+// testFinalizer: the function runs behind the stored finalizer, and the cleanup before its end.
+func testFinalizer(t *testing.T, s *shelf) {
+	var order []string
+	s.Finalizer = boxFinalizer
+	s.Reconcile = func(ctx context.Context, b *Box) (reconcile.Result, error) {
+		live, err := s.boxes.Get(ctx, b.Name, metav1.GetOptions{})
+		held, heldErr := operator.Held(ctx, b)
+		if _, wrong := operator.Held(ctx, b.DeepCopy()); wrong == nil {
+			t.Error("Held() of another object is no error")
+		}
+		order = append(order, fmt.Sprintf("reconcile, held %t, %t, %v", finalizer.Has(live, boxFinalizer), held.Valid() && held.Object() == b, errors.Join(err, heldErr)))
+		return reconcile.Result{}, nil
+	}
+	s.Cleanup = func(ctx context.Context, b *Box) error {
+		live, err := s.boxes.Get(ctx, b.Name, metav1.GetOptions{})
+		held, heldErr := operator.Held(ctx, b)
+		order = append(order, fmt.Sprintf("cleanup, held %t, %t, %v", finalizer.Has(live, boxFinalizer), held.Valid() && held.Object() == b, errors.Join(err, heldErr)))
+		return nil
+	}
+	s.start(operator.Options{})
+	s.create("a", "")
+	s.succeeded()
+	s.succeeded()
+	if diff := cmp.Diff([]string{"PATCH boxes a", "GET boxes a", "PATCH boxes/status a", "GET boxes a"}, s.sent()); diff != "" {
+		t.Errorf("requests of the first call and of the one that confirms it (-want +got):\n%s", diff)
+	}
+	if err := s.boxes.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.succeeded()
+	if _, err := s.boxes.Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the box is left: %v", err)
+	}
+	want := []string{"reconcile, held true, true, <nil>", "reconcile, held true, true, <nil>", "cleanup, held true, true, <nil>"}
+	if diff := cmp.Diff(want, order); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// testFailedCleanup: a cleanup that fails keeps the finalizer, and the status shows why it waits.
+func testFailedCleanup(t *testing.T, s *shelf) {
+	s.Finalizer, s.Phases = boxFinalizer, phases()
+	wait := true
+	plan := finalizer.Plan[*Box]{Client: s.boxes, Steps: []finalizer.Step[*Box]{{Name: "lid", Run: func(context.Context, finalizer.Held[*Box]) (finalizer.Progress, error) {
+		return finalizer.Progress{Done: !wait, After: 100 * time.Millisecond, Message: "the lid is open"}, nil
+	}}}}
+	failure := fmt.Errorf("no lid: %w", reconcile.ErrRejected)
+	s.Cleanup = func(ctx context.Context, b *Box) error {
+		if failure != nil {
+			return failure
+		}
+		held, err := operator.Held(ctx, b)
+		if err != nil {
+			return err
+		}
+		return plan.Run(ctx, held)
+	}
+	s.start(operator.Options{})
+	s.create("a", "")
+	s.succeeded()
+	s.succeeded()
+	if err := s.boxes.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.until(func(e ended) string {
+		if e.result != "rejected" {
+			return fmt.Sprint(e)
+		}
+		return ""
+	})
+	b := s.get("a")
+	if got := ready(b); !strings.Contains(got, "False Rejected at 2: finalizer box.example.com/lid: cleanup: no lid") || b.Status.Phase != "Going" || !finalizer.Has(b, boxFinalizer) {
+		t.Errorf("Ready is %q, phase %q, finalizers %q", got, b.Status.Phase, b.Finalizers)
+	}
+	failure = nil
+	s.until(func(e ended) string {
+		if e.result != "requeue" {
+			return fmt.Sprint(e)
+		}
+		return ""
+	})
+	b = s.get("a")
+	if c := meta.FindStatusCondition(b.Status.Conditions, "Terminating"); c == nil || c.Reason != "StepWaiting" || !strings.HasPrefix(ready(b), "False Terminating at 2: not finished: step lid: the lid is open") {
+		t.Errorf("Terminating is %v, Ready is %q", c, ready(b))
+	}
+	wait = false
+	s.succeeded()
+}
+
+// errNotSent is an error with a mark.
+type errNotSent struct{}
+
+func (errNotSent) Error() string { return "not sent" }
+func (errNotSent) NotSent() bool { return true }
+
+type errStale struct{}
+
+func (errStale) Error() string { return "stale" }
+func (errStale) Stale() bool   { return true }
+
+// testResults: what each class of error makes of Ready, and of the observed generation.
+func testResults(t *testing.T, s *shelf) {
+	const good = "True Reconciled at 1: the object is reconciled"
+	cases := map[string]struct {
+		err   error
+		ready string // "" means unchanged
+	}{
+		"a": {err: errors.New("down")},
+		"b": {err: errStale{}},
+		"c": {err: errNotSent{}},
+		"d": {err: apierrors.NewConflict(corev1.Resource("pods"), "a", errors.New("changed"))},
+		"e": {err: context.DeadlineExceeded},
+		"f": {err: fmt.Errorf("wrong: %w", reconcile.ErrTerminal), ready: "False Terminal at 2: wrong: reconcile: terminal error"},
+		"g": {err: fmt.Errorf("bad\x1b: %w", reconcile.ErrRejected), ready: `False Rejected at 2: bad\x1b: reconcile: rejected`},
+		"h": {err: apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("no role")), ready: `False Forbidden at 2: pods "a" is forbidden: no role`},
+	}
+	s.Phases = phases()
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		return reconcile.Result{}, cases[b.Spec.Text].err
+	}
+	s.start(operator.Options{})
+	for name, tc := range cases {
+		s.create(name, "")
+		s.until(func(e ended) string {
+			if got := ready(s.get(name)); got != good {
+				return got
+			}
+			return ""
+		})
+		s.edit(name, fmt.Sprintf(`{"spec":{"text":%q}}`, name))
+		s.until(func(e ended) string {
+			if e.err == nil || !errors.Is(e.err, tc.err) && e.err.Error() != tc.err.Error() {
+				return fmt.Sprint(e)
+			}
+			return ""
+		})
+		b := s.get(name)
+		got, want, observed, phase := ready(b), good, int64(1), "Up"
+		if tc.ready != "" {
+			want, observed, phase = tc.ready, 2, "Broken"
+		}
+		if got != want || b.Status.ObservedGeneration != observed || b.Status.Phase != phase {
+			t.Errorf("after %v: Ready is %q at generation %d with phase %q, want %q at %d with %q", tc.err, got, b.Status.ObservedGeneration, b.Status.Phase, want, observed, phase)
+		}
+		if err := s.boxes.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// testOwnCondition: a Ready that the function sets is kept, also with the value it has already.
+func testOwnCondition(t *testing.T, s *shelf) {
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		if meta.FindStatusCondition(b.Status.Conditions, "Ready") != nil {
+			t.Error("the copy has Ready")
+		}
+		set := []metav1.Condition{status.True("Painted", "Blue", "")}
+		if b.Spec.Text == "suspended" {
+			set = append(set, status.False("Ready", "Suspended", "by its user"))
+		}
+		return reconcile.Result{}, status.Set(&b.Status.Conditions, b.Generation, set...)
+	}
+	s.start(operator.Options{})
+	s.create("a", "suspended")
+	s.succeeded()
+	before := s.get("a")
+	if got, want := ready(before), "False Suspended at 1: by its user"; got != want || before.Status.ObservedGeneration != 1 {
+		t.Errorf("Ready is %q at generation %d, want %q", got, before.Status.ObservedGeneration, want)
+	}
+	s.succeeded()
+	s.sent()
+	if _, err := s.boxes.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.succeeded()
+	if diff := cmp.Diff([]string(nil), s.sent()); diff != "" {
+		t.Errorf("requests for the same status (-want +got):\n%s", diff)
+	}
+	s.edit("a", `{"spec":{"text":"on"}}`)
+	s.succeeded()
+	if got, want := ready(s.get("a")), "True Reconciled at 2: the object is reconciled"; got != want {
+		t.Errorf("Ready is %q, want %q", got, want)
+	}
+}
+
+// testStatusAfterError: the change of the status is written although the call fails.
+func testStatusAfterError(t *testing.T, s *shelf) {
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		b.Status.URL = "http://half"
+		return reconcile.Result{}, errors.New("half done")
+	}
+	s.start(operator.Options{})
+	s.create("a", "")
+	s.until(func(ended) string { return "" })
+	if b := s.get("a"); b.Status.URL != "http://half" || b.Status.ObservedGeneration != 0 || ready(b) != "none" {
+		t.Errorf("status is %+v", b.Status)
+	}
+}
+
+// testMadeAgain: a box that is deleted and made again in the middle of a call does not get its status.
+func testMadeAgain(t *testing.T, s *shelf) {
+	first := true
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		b.Status.URL = b.Spec.Text
+		if first {
+			first = false
+			if err := s.boxes.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+			s.create("a", "second")
+		}
+		return reconcile.Result{}, nil
+	}
+	s.start(operator.Options{})
+	s.create("a", "first")
+	s.until(func(e ended) string {
+		b := s.get("a")
+		if b.Status.URL == "first" {
+			t.Error("the second box has the status of the first")
+		}
+		if b.Status.URL != "second" {
+			return fmt.Sprint(e, b.Status)
+		}
+		return ""
+	})
+}
+
+// testAdoption: an object of somebody else is left alone, also if the cache does not show it yet.
+func testAdoption(t *testing.T, s *shelf) {
+	s.start(operator.Options{})
+	theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Data: map[string]string{"theirs": "yes"}}
+	made := false
+	s.hook(func(request string) error {
+		if request == "GET configmaps x" && !made { // the cache has none
+			made = true
+			_, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(t.Context(), theirs, metav1.CreateOptions{})
+			return err
+		}
+		return nil
+	})
+	s.create("a", "mine", "x", "y")
+	s.until(func(e ended) string {
+		if e.result != "rejected" || !strings.Contains(e.err.Error(), "operator: apply ConfigMap "+s.namespace+"/x: it exists and does not belong to this Box: delete it") {
+			return fmt.Sprint(e)
+		}
+		return ""
+	})
+	x, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "x", metav1.GetOptions{})
+	if err != nil || len(x.OwnerReferences) > 0 || len(x.Data) != 1 {
+		t.Errorf("x is %v, %v, want it untouched", x, err)
+	}
+	if _, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "y", metav1.GetOptions{}); err != nil {
+		t.Errorf("y: %v, want it made although x failed", err)
+	}
+	if got := ready(s.get("a")); !strings.HasPrefix(got, "False Rejected at 1: operator: apply ConfigMap") {
+		t.Errorf("Ready is %q", got)
+	}
+	s.until(func(e ended) string { // with the object in the cache
+		if s.sent(); e.result != "rejected" {
+			return fmt.Sprint(e)
+		}
+		return ""
+	})
+	if err := s.kube.CoreV1().ConfigMaps(s.namespace).Delete(t.Context(), "x", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.succeeded()
+}
+
+func testInvalidChildren(t *testing.T, s *shelf) {
+	secret := applycorev1.Secret("s", s.namespace)
+	var objects []any
+	s.Reconcile = func(ctx context.Context, _ *Box) (reconcile.Result, error) {
+		_, err := s.c.Apply(ctx, objects...)
+		return reconcile.Result{}, err
+	}
+	s.start(operator.Options{})
+	s.c.Loop.Name += "" // the loop runs; its name is read
+	item := func(name string) any { return newItem(s.namespace, name, "") }
+	for i, tc := range []struct {
+		objects []any
+		want    string
+	}{
+		{[]any{item("x"), item("x")}, "object 1: ConfigMap " + s.namespace + "/x is applied twice in one call: apply it once, with all its fields"},
+		{[]any{item("x"), secret}, "object 1: Secret " + s.namespace + "/s is of a kind that is not registered: call operator.Children for it"},
+		{[]any{nil}, "object 0: it is nil: pass an apply configuration"},
+		{[]any{(*applycorev1.ConfigMapApplyConfiguration)(nil)}, "object 0: it is a nil *v1.ConfigMapApplyConfiguration"},
+		{[]any{&corev1.ConfigMap{}}, "object 0: it is a *v1.ConfigMap, whose empty fields would be applied, too: pass an apply configuration"},
+		{[]any{"x"}, "object 0: a string is not an apply configuration"},
+		{[]any{func() {}}, "object 0: encode the configuration"},
+		{[]any{map[string]any{"kind": "ConfigMap"}}, "object 0: apiVersion or kind is empty: set both"},
+		{[]any{&unstructured.Unstructured{Object: map[string]any{"apiVersion": "v2", "kind": "ConfigMap", "metadata": map[string]any{"name": "x", "namespace": s.namespace}}}}, "object 0: ConfigMap " + s.namespace + "/x has apiVersion v2, and Children registered v1: use one"},
+		{[]any{newItem(s.namespace, "", "")}, "object 0: the ConfigMap has no metadata.name: set it"},
+		{[]any{newItem("", "x", "")}, "object 0: ConfigMap x has no metadata.namespace: set it"},
+		{[]any{newItem("default", "x", "")}, `object 0: ConfigMap default/x is outside of Options.Namespace "` + s.namespace + `"`},
+	} {
+		objects = tc.objects
+		s.create(fmt.Sprintf("b%d", i), "")
+		s.until(func(e ended) string {
+			if e.result != "rejected" || !strings.Contains(e.err.Error(), "operator: Apply: "+tc.want) {
+				return fmt.Sprintf("%v, want %s", e, tc.want)
+			}
+			return ""
+		})
+		if err := s.boxes.Delete(t.Context(), fmt.Sprintf("b%d", i), metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, request := range s.sent() {
+		if strings.Contains(request, "configmaps") {
+			t.Errorf("%s was sent, want no request of an invalid call", request)
+		}
+	}
+	all, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "x", metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("x is %v, %v, want it absent", all, err)
+	}
+}
+
+// testAfterTheCall: the context of a call that has returned, and any other one, is an error.
+func testAfterTheCall(t *testing.T, s *shelf) {
+	kept := make(chan context.Context, 10)
+	s.Reconcile = func(ctx context.Context, _ *Box) (reconcile.Result, error) {
+		kept <- ctx
+		return reconcile.Result{}, nil
+	}
+	s.start(operator.Options{})
+	s.create("a", "")
+	s.succeeded()
+	for ctx, want := range map[context.Context]string{
+		receive(t, kept): "the call of the context has returned: wait for goroutines",
+		t.Context():      "the context is not that of a call of Kind's functions",
+	} {
+		_, apply := s.c.Apply(ctx, newItem(s.namespace, "x", ""))
+		_, get := s.items.Get(ctx, s.namespace, "x")
+		_, list := s.items.List(ctx, s.namespace, nil)
+		_, held := operator.Held(ctx, &Box{})
+		for name, err := range map[string]error{"Apply": apply, "Get": get, "List": list, "Held": held} {
+			if err == nil || !strings.Contains(err.Error(), "operator: "+name+": "+want) || !errors.Is(err, reconcile.ErrRejected) {
+				t.Errorf("%s() = %v, want %s", name, err, want)
+			}
+		}
+	}
+}
+
+// testReader: reads show what the call has applied, and copies.
+func testReader(t *testing.T, s *shelf) {
+	reads := make(chan string, 10)
+	s.Reconcile = func(ctx context.Context, b *Box) (reconcile.Result, error) {
+		_, before := s.items.Get(ctx, s.namespace, "x")
+		children, err := s.c.Apply(ctx, newItem(s.namespace, "x", b.Spec.Text))
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		x, err := s.items.Get(ctx, s.namespace, "x")
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		text := x.Data["text"]
+		x.Data["text"] = "mine"
+		all, err := s.items.List(ctx, s.namespace, nil)
+		for _, x := range all {
+			if x.Name == "x" {
+				text += " " + x.Data["text"]
+				x.Data["text"] = "mine"
+			}
+		}
+		reads <- fmt.Sprintf("%t %s %t", apierrors.IsNotFound(before), text, children[0].Changed)
+		return reconcile.Result{}, err
+	}
+	s.start(operator.Options{})
+	s.create("a", "one")
+	s.succeeded()
+	s.succeeded()
+	s.edit("a", `{"spec":{"text":"two"}}`)
+	s.succeeded()
+	for _, want := range []string{"true one one true", "false one one false", "false two two true"} {
+		if got := receive(t, reads); got != want {
+			t.Errorf("reads are %q, want %q", got, want)
+		}
+	}
+}
+
+// testDeletedChild: a child that is being deleted is not applied, and is made again after its end.
+func testDeletedChild(t *testing.T, s *shelf) {
+	s.start(operator.Options{})
+	s.create("a", "one", "x")
+	s.succeeded()
+	s.succeeded()
+	configMaps := s.kube.CoreV1().ConfigMaps(s.namespace)
+	if _, err := configMaps.Patch(t.Context(), "x", types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/test"]}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.succeeded()
+	s.sent()
+	if err := configMaps.Delete(t.Context(), "x", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.until(func(e ended) string {
+		if got := ready(s.get("a")); !strings.Contains(got, "False Progressing at 1: 0 of 1 objects are ready; ") {
+			return got
+		}
+		return ""
+	})
+	for _, request := range s.sent() {
+		if request == "PATCH configmaps x" {
+			t.Error("a child was applied while it was being deleted")
+		}
+	}
+	if _, err := configMaps.Patch(t.Context(), "x", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.until(func(e ended) string {
+		if got := ready(s.get("a")); !strings.HasPrefix(got, "True") {
+			return got
+		}
+		return ""
+	})
+}
+
+// testTimeout: the status of a call that has used up its time is written.
+func testTimeout(t *testing.T, s *shelf) {
+	s.Reconcile = func(ctx context.Context, b *Box) (reconcile.Result, error) {
+		b.Status.URL = "http://late"
+		<-ctx.Done()
+		return reconcile.Result{}, context.Cause(ctx)
+	}
+	s.start(operator.Options{GracePeriod: 4 * time.Second})
+	s.create("a", "")
+	s.until(func(e ended) string {
+		if e.result != "timeout" {
+			return fmt.Sprint(e)
+		}
+		return ""
+	})
+	if b := s.get("a"); b.Status.URL != "http://late" {
+		t.Errorf("status is %+v", b.Status)
+	}
+}
+
+// testPanic: a panic writes nothing.
+func testPanic(t *testing.T, s *shelf) {
+	s.Reconcile = func(ctx context.Context, b *Box) (reconcile.Result, error) {
+		b.Status.URL = "http://lost"
+		if _, err := s.c.Apply(ctx, newItem(s.namespace, "x", "")); err != nil {
+			return reconcile.Result{}, err
+		}
+		panic("a test")
+	}
+	s.Prune = true
+	s.start(operator.Options{})
+	s.create("a", "")
+	s.until(func(e ended) string {
+		if e.result != "panic" {
+			return fmt.Sprint(e)
+		}
+		return ""
+	})
+	if b := s.get("a"); b.Status.URL != "" {
+		t.Errorf("status is %+v", b.Status)
+	}
+}
+
+// testPrune: children that the call does not name are deleted, and nothing else.
+func testPrune(t *testing.T, s *shelf) {
+	s.Prune = true
+	s.start(operator.Options{})
+	s.create("other", "", "o")
+	s.create("a", "", "x", "y", "z")
+	configMaps := s.kube.CoreV1().ConfigMaps(s.namespace)
+	if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	left := func() (names []string) {
+		all, err := configMaps.List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range all.Items {
+			names = append(names, x.Name)
+		}
+		return names
+	}
+	s.until(func(ended) string {
+		return cmp.Diff([]string{"o", "theirs", "x", "y", "z"}, left())
+	})
+	s.edit("a", `{"spec":{"items":["y"]}}`)
+	s.until(func(ended) string { return cmp.Diff([]string{"o", "theirs", "y"}, left()) })
+	for _, want := range []string{"GET boxes a", "DELETE configmaps x", "DELETE configmaps z"} {
+		if n := strings.Count(strings.Join(s.sentSoFar(), "\n"), want); n != 1 {
+			t.Errorf("%d times %s, want 1", n, want)
+		}
+	}
+}
+
+// sentSoFar returns the requests, and keeps them.
+func (s *shelf) sentSoFar() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.requests...)
+}
+
+// testNoPrune: whatever may be a mistake deletes nothing.
+func testNoPrune(t *testing.T, s *shelf) {
+	s.Prune = true
+	apply := func(ctx context.Context, b *Box) error {
+		_, err := s.c.Apply(ctx, s.wanted(b)...)
+		return err
+	}
+	mistakes := map[string]func(ctx context.Context, b *Box) error{
+		"an error": func(ctx context.Context, b *Box) error { return errors.Join(apply(ctx, b), errors.New("wrong")) },
+		"no child": func(ctx context.Context, _ *Box) error { _, err := s.c.Apply(ctx); return err },
+		"no Apply": func(context.Context, *Box) error { return nil },
+		"an invalid child": func(ctx context.Context, b *Box) error {
+			err := apply(ctx, b)
+			_, _ = s.c.Apply(ctx, newItem("default", "z", ""))
+			return err
+		},
+		"a panic": func(ctx context.Context, b *Box) error { _ = apply(ctx, b); panic("a test") },
+		"a rejected child": func(ctx context.Context, b *Box) error {
+			err := apply(ctx, b)
+			_, _ = s.c.Apply(ctx, newItem(s.namespace, "theirs", ""))
+			return err
+		},
+	}
+	s.Reconcile = func(ctx context.Context, b *Box) (reconcile.Result, error) {
+		if mistake := mistakes[b.Spec.Text]; mistake != nil {
+			return reconcile.Result{}, mistake(ctx, b)
+		}
+		return reconcile.Result{}, apply(ctx, b)
+	}
+	theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}
+	if _, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(t.Context(), theirs, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.start(operator.Options{})
+	s.create("a", "", "x", "y")
+	s.succeeded()
+	s.succeeded()
+	for name := range mistakes {
+		s.edit("a", fmt.Sprintf(`{"spec":{"text":%q,"items":["x"]}}`, name))
+		s.until(func(ended) string { return "" })
+		s.edit("a", `{"spec":{"text":"","items":["x","y"]}}`)
+		s.until(func(e ended) string {
+			if b := s.get("a"); b.Status.ObservedGeneration != b.Generation {
+				return fmt.Sprint(e, b.Status)
+			}
+			return ""
+		})
+		for len(s.ended) > 0 {
+			<-s.ended
+		}
+		for _, request := range s.sent() {
+			if strings.HasPrefix(request, "DELETE") {
+				t.Errorf("after %s: %s", name, request)
+			}
+		}
+	}
+}
+
+// testStaleOwner: an old spec deletes nothing that a newer one names.
+func testStaleOwner(t *testing.T, s *shelf) {
+	s.Prune = true
+	s.start(operator.Options{})
+	s.create("a", "", "x", "y")
+	s.succeeded()
+	s.succeeded()
+	edited := false
+	s.hook(func(request string) error {
+		if request == "GET boxes a" && !edited {
+			edited = true
+			s.edit("a", `{"spec":{"items":["x","y"]}}`)
+		}
+		return nil
+	})
+	s.edit("a", `{"spec":{"items":["x"]}}`)
+	s.until(func(e ended) string {
+		if e.result != "stale" {
+			return fmt.Sprint(e)
+		}
+		return ""
+	})
+	s.until(func(e ended) string {
+		if b := s.get("a"); b.Status.ObservedGeneration != 3 {
+			return fmt.Sprint(e, b.Status)
+		}
+		return ""
+	})
+	for _, request := range s.sent() {
+		if strings.HasPrefix(request, "DELETE") {
+			t.Error(request)
+		}
+	}
+}
+
+// testElsewhere: children of another namespace.
+func testElsewhere(t *testing.T) {
+	s := newShelf(t)
+	other := testserver.Namespace(t)
+	s.Reconcile = func(ctx context.Context, b *Box) (reconcile.Result, error) {
+		_, err := s.c.Apply(ctx, newItem(other, "far", b.Spec.Text), newItem(s.namespace, "near", ""))
+		return reconcile.Result{}, err
+	}
+	s.Finalizer, s.Elsewhere = boxFinalizer, true
+	s.start(operator.Options{Namespace: "*"})
+	s.create("a", "one")
+	s.succeeded()
+	far, err := s.kube.CoreV1().ConfigMaps(other).Get(t.Context(), "far", metav1.GetOptions{})
+	if err != nil || len(far.OwnerReferences) > 0 || far.Data["text"] != "one" {
+		t.Fatalf("the child is %v, %v", far, err)
+	}
+	// Its event runs the owner.
+	s.succeeded()
+	if _, err := s.kube.CoreV1().ConfigMaps(other).Patch(t.Context(), "far", types.MergePatchType, []byte(`{"data":{"text":"theirs"},"metadata":{"finalizers":["example.com/test"]}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.until(func(e ended) string {
+		if far, err := s.kube.CoreV1().ConfigMaps(other).Get(t.Context(), "far", metav1.GetOptions{}); err != nil || far.Data["text"] != "one" {
+			return fmt.Sprint(e, far)
+		}
+		return ""
+	})
+	if err := s.boxes.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.until(func(e ended) string {
+		if e.result != "requeue" {
+			return fmt.Sprint(e)
+		}
+		return ""
+	})
+	if b := s.get("a"); !finalizer.Has(b, boxFinalizer) || !strings.Contains(ready(b), "1 children in other namespaces or of the cluster are left") {
+		t.Errorf("Ready is %q", ready(b))
+	}
+	if _, err := s.kube.CoreV1().ConfigMaps(other).Patch(t.Context(), "far", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.succeeded()
+	if _, err := s.boxes.Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the box is left: %v", err)
+	}
+}
