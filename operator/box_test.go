@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/crd"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/internal/wire"
@@ -106,6 +108,7 @@ type shelf struct {
 	logs      testlog.Logs
 	ended     chan ended
 	stop      func() error
+	live      atomic.Bool // the caches may be too old
 
 	mu       sync.Mutex
 	requests []string
@@ -175,6 +178,9 @@ func (s *shelf) start(options operator.Options) *shelf {
 	s.c = operator.Kind(s.op, boxVersion.WithResource("boxes"), s.Reconciler)
 	s.items = operator.Children(s.c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
 	s.c.Loop.Hook = func(ctx context.Context, _ types.NamespacedName) (context.Context, func(string, error)) {
+		if s.live.Load() {
+			ctx = context.WithValue(ctx, calls.LiveRead{}, true)
+		}
 		return ctx, func(result string, err error) { s.ended <- ended{result, err} }
 	}
 	s.stop = start(s.t, s.op, s.logs)

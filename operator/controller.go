@@ -51,9 +51,11 @@ type Controller struct {
 
 	// Of Kind.
 	children                   map[schema.GroupKind]child // nil without Kind
+	gvk                        schema.GroupVersionKind
 	manager                    string
 	rules                      kstatus.Rules
 	prune, pruneAll, elsewhere bool
+	phases                     []string // that the schema must allow
 }
 
 // For makes the controller reconcile the objects of resource: their keys are queued. It

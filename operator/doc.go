@@ -1,32 +1,31 @@
-// Package operator assembles a whole process from the other packages: its controllers,
-// their informers and queues, leader election, probes, metrics, Events, and an ordered
-// stop.
+// Package operator assembles a whole process from the other packages. A controller is a function of an
+// object: its children, the write of its status, its finalizer, the leader election, the rights, probes,
+// metrics, Events and the ordered stop follow from it.
 //
-// It corresponds to the manager and the builder of controller-runtime. A resource takes
-// one line, which returns its lister:
+// It corresponds to the manager and the builder of controller-runtime:
 //
 //	op, err := operator.New(config, operator.Options{Name: "widgets", LeaseNamespace: namespace, Listen: ":8080"})
 //	if err != nil {
 //		return err
 //	}
-//	r := &reconciler{kube: kubernetes.NewForConfigOrDie(op.Config)} // clients from op.Config
-//	factory := informers.NewSharedInformerFactory(r.kube, 0)
-//	c := op.Controller("widgets", r.reconcile)
-//	r.widgets = operator.For(c, v1.Resource("widgets"), widgets.Informer(0, nil))
-//	r.deployments = operator.Owns(c, appsv1.Resource("deployments"), factory.Apps().V1().Deployments())
+//	c := operator.Kind(op, v1.GroupVersion.WithResource("widgets"), operator.Reconciler[*v1.Widget]{
+//		Reconcile: func(ctx context.Context, w *v1.Widget) (reconcile.Result, error) {
+//			_, err := r.apply(ctx, newDeployment(w)) // a child
+//			w.Status.URL = r.url(w)                  // written after the call
+//			return reconcile.Result{}, err
+//		},
+//	})
+//	operator.Children(c, appsv1.SchemeGroupVersion.WithResource("deployments"), applyappsv1.ExtractDeployment)
+//	r.apply = c.Apply
 //	return op.Run(ctx)
 //
-// Make all clients from [Operator].Config, with which a reconcile waits until the caches
-// show the writes of the last one. Most callers leave [Controller].Loop as it is.
+// Most callers need no more than [Kind], [Children] and [Controller.Apply].
 //
 // # Pieces
 //
-// The example named pieces is the same program without an Operator.
-// [informer.Set] runs the informers, [reconcile.Controller] the loops with a [queue.Queue]
-// and a [consistency.Store], [leader.Elector] holds the Lease, [recorder.Recorder] writes
-// Events, [metrics.Metrics] counts, [shutdown.Group] stops them. The fields of Operator and
-// Controller.Loop are these pieces: change or replace one before Run, or copy the example
-// and go on by hand.
+// [Operator.Controller] with [For], [Owns] and [Watches] adds a function of a key, which reads and writes by
+// itself. Make its clients from [Operator].Config. The fields of Operator and Controller.Loop are the pieces:
+// change or replace one before Run. The example named pieces is a program without an Operator.
 //
 // # Stop
 //
@@ -52,21 +51,28 @@
 //     reconcile begins.
 //   - OP7: If an informer follows settings, each replica makes its selection, and a replica
 //     without a selection takes no Lease.
+//   - OP8: If an object of Kind is being deleted, Reconcile is not called with it, and Cleanup
+//     until it returns nil.
+//   - OP9: If a Reconciler has a Finalizer, the API server has stored it on each object that
+//     Reconcile gets, before the call.
+//   - OP10: After a call, the changed status is written at most once, to the object and version that
+//     the function got, and not after the loss of leadership.
+//   - OP11: If Apply finds an object that does not belong to the object of the call, it leaves it alone.
+//   - OP12: If a call of Reconcile fails, or one of its calls of Apply or reads does, nothing is pruned.
+//   - OP13: If a function changes an object that Kind or a Reader gave it, no cache changes.
 //
 // # Caveats
 //
-//   - Informers run once, so an Operator does. To run one again in a process, make it
-//     again with new informers: of a new factory, or of the same client of package crd.
-//     Make the clients that write again, too, because OP3 holds for the clients of the new
-//     Config.
+//   - An Operator runs once, because informers do. To run one again, make it again, with new clients and
+//     informers.
 //   - Do not call Start of a factory: Run starts the registered informers.
-//   - All informers of a resource must be one, also in different controllers, because their
-//     scopes could differ. If an informer has a selector, a write that it does not select
-//     delays the key until the next bookmark, about a minute, in any controller.
+//   - All informers of a resource must be one, because their scopes could differ. If it has a
+//     selector, a write that it does not select delays the key until the next bookmark, about a minute.
 //   - OP3 holds for writes by clients of Config, with the context of the call. After two
 //     minutes a key runs although the caches are behind: see MaxWait of [consistency.Config].
 //   - Config has no [leader.Guard]. To stop writes of calls that outlive their term, wrap
 //     Config with it before you make the clients.
+//   - A child that somebody creates between the read of Apply and its request is adopted.
 //   - A Go type whose name is not its kind is refused, unless its informer has a method
 //     GroupVersionKind.
 package operator

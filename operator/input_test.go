@@ -11,10 +11,12 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -24,6 +26,7 @@ import (
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/status/kstatus"
 )
 
 func nothing(context.Context, types.NamespacedName) (reconcile.Result, error) {
@@ -237,5 +240,71 @@ func TestListsAreConsistent(t *testing.T) {
 	}
 	if q := <-queries; q.Has("resourceVersion") {
 		t.Errorf("the list has the query %v, want no resourceVersion", q)
+	}
+}
+
+// object is a type of a kind with another name and no status.
+type object struct{ corev1.ConfigMap }
+
+func (o *object) DeepCopy() *object { return &object{*o.ConfigMap.DeepCopy()} }
+
+// TestKindInput: Run returns the mistakes of Kind, Children and Inform.
+func TestKindInput(t *testing.T) {
+	works := func(context.Context, *Box) (reconcile.Result, error) { return reconcile.Result{}, nil }
+	cleanup := func(context.Context, *Box) error { return nil }
+	boxes, configMaps := boxVersion.WithResource("boxes"), corev1.SchemeGroupVersion.WithResource("configmaps")
+	kind := func(r operator.Reconciler[*Box]) func(op *operator.Operator) {
+		return func(op *operator.Operator) { operator.Kind(op, boxes, r) }
+	}
+	for want, register := range map[string]func(op *operator.Operator){
+		"Reconciler.Reconcile is nil":                   kind(operator.Reconciler[*Box]{}),
+		"Reconciler.Cleanup needs a finalizer":          kind(operator.Reconciler[*Box]{Reconcile: works, Cleanup: cleanup}),
+		"Reconciler.Elsewhere needs a finalizer":        kind(operator.Reconciler[*Box]{Reconcile: works, Elsewhere: true}),
+		"Reconciler.Finalizer has no work: set Cleanup": kind(operator.Reconciler[*Box]{Reconcile: works, Finalizer: "a.example.com/b"}),
+		`Reconciler.Finalizer is "b": use a domain`:     kind(operator.Reconciler[*Box]{Reconcile: works, Cleanup: cleanup, Finalizer: "b"}),
+		"Reconciler.PruneAll has no effect":             kind(operator.Reconciler[*Box]{Reconcile: works, PruneAll: true}),
+		"Reconciler.Phases and ReadOnly exclude":        kind(operator.Reconciler[*Box]{Reconcile: works, ReadOnly: true, Phases: phases()}),
+		`Reconciler.Phases has the state "Unknown"`:     kind(operator.Reconciler[*Box]{Reconcile: works, Phases: map[kstatus.State]string{kstatus.Unknown: "x"}}),
+		"Phases is set, and the status of *v1.ConfigMap has no text field phase": func(op *operator.Operator) {
+			operator.Kind(op, configMaps, operator.Reconciler[*corev1.ConfigMap]{Phases: phases(), Reconcile: func(context.Context, *corev1.ConfigMap) (reconcile.Result, error) { return reconcile.Result{}, nil }})
+		},
+		"the status of Deployment belongs to another controller: set Reconciler.ReadOnly": func(op *operator.Operator) {
+			operator.Kind(op, appsv1.SchemeGroupVersion.WithResource("deployments"), operator.Reconciler[*appsv1.Deployment]{Reconcile: func(context.Context, *appsv1.Deployment) (reconcile.Result, error) { return reconcile.Result{}, nil }})
+		},
+		"Children of configmaps: the controller was not made by Kind, so use Owns": func(op *operator.Operator) {
+			operator.Children(op.Controller("x", nothing), configMaps, applycorev1.ExtractConfigMap)
+		},
+		"Children was called twice for configmaps": func(op *operator.Operator) {
+			c := operator.Kind(op, boxes, operator.Reconciler[*Box]{Reconcile: works})
+			operator.Children(c, configMaps, applycorev1.ExtractConfigMap)
+			operator.Children(c, configMaps, applycorev1.ExtractConfigMap)
+		},
+		"configmaps has two Go types": func(op *operator.Operator) {
+			c := operator.Kind(op, boxes, operator.Reconciler[*Box]{Reconcile: works})
+			operator.Children(c, configMaps, applycorev1.ExtractConfigMap)
+			operator.Kind(op, configMaps, operator.Reconciler[*object]{Reconcile: func(context.Context, *object) (reconcile.Result, error) { return reconcile.Result{}, nil }})
+		},
+		"configmaps has two versions, v1 and v2": func(op *operator.Operator) {
+			c := operator.Kind(op, boxes, operator.Reconciler[*Box]{Reconcile: works})
+			operator.Children(c, configMaps, applycorev1.ExtractConfigMap)
+			operator.Children(c, schema.GroupVersionResource{Version: "v2", Resource: "configmaps"}, applycorev1.ExtractConfigMap)
+		},
+		`kind has Version "": use the version alone`: func(op *operator.Operator) {
+			operator.Kind(op, schema.GroupVersionResource{Group: "g.io", Resource: "boxes"}, operator.Reconciler[*Box]{Reconcile: works})
+		},
+		"Inform: the informer of configmaps is nil": func(op *operator.Operator) { op.Inform(corev1.Resource("configmaps"), nil) },
+		"Inform: configmaps has an informer already": func(op *operator.Operator) {
+			operator.Children(operator.Kind(op, boxes, operator.Reconciler[*Box]{Reconcile: works}), configMaps, applycorev1.ExtractConfigMap)
+			op.Inform(corev1.Resource("configmaps"), newFactory().Core().V1().ConfigMaps().Informer())
+		},
+	} {
+		op, err := operator.New(nowhere(), operator.Options{Name: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		register(op)
+		if err := op.Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Run() = %v, want an error with %q", err, want)
+		}
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -119,7 +121,7 @@ func Kind[T interface {
 	k.c = c
 	c.manager, c.rules, c.prune, c.pruneAll, c.elsewhere = cmp.Or(r.Manager, op.options.Name), r.Rules, r.Prune, r.PruneAll, r.Elsewhere
 	c.children = map[schema.GroupKind]child{}
-	if err := k.check(); err != nil {
+	if err := k.check(resource); err != nil {
 		c.fail("%w", err)
 		return c
 	}
@@ -128,7 +130,10 @@ func Kind[T interface {
 		c.fail("%w", err)
 		return c
 	}
-	c.owner = k.name
+	c.owner, c.gvk = k.name, k.kind
+	if len(r.Phases) > 0 {
+		c.phases = slices.Sorted(maps.Values(r.Phases))
+	}
 	owned[T](c, k.name, k.resource, enqueue.KeyOf[metav1.Object], nil)
 	op.Writes(k.name, "get")
 	if r.Finalizer != "" {
@@ -154,7 +159,7 @@ type kind[T interface {
 }
 
 // check returns an error if the Reconciler is not valid.
-func (k *kind[T]) check() error {
+func (k *kind[T]) check(resource schema.GroupVersionResource) error {
 	var sample T
 	typ := reflect.TypeFor[T]()
 	if typ.Kind() != reflect.Pointer {
@@ -174,6 +179,8 @@ func (k *kind[T]) check() error {
 		return fmt.Errorf("Reconciler.Finalizer is %q: use a domain, a slash and a word, such as example.com/bucket", k.Finalizer)
 	case k.PruneAll && !k.Prune:
 		return errors.New("Reconciler.PruneAll has no effect without Prune: set both")
+	case !strings.Contains(resource.Group, ".") && outcome.HasStatus(sample) && !k.ReadOnly: // a kind of Kubernetes
+		return fmt.Errorf("the status of %s belongs to another controller: set Reconciler.ReadOnly", typ.Elem().Name())
 	case k.Phases != nil && k.ReadOnly:
 		return errors.New("Reconciler.Phases and ReadOnly exclude each other")
 	}

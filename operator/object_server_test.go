@@ -18,10 +18,12 @@ import (
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
 	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/status"
+	"github.com/controllerkit/controllerkit/status/kstatus"
 )
 
 const boxFinalizer = "box.example.com/lid"
@@ -51,6 +53,10 @@ func TestServerKind(t *testing.T) {
 		"deleted child":      testDeletedChild,
 		"timeout":            testTimeout,
 		"panic":              testPanic,
+		"lasting error":      testLasting,
+		"live reads":         testLiveReads,
+		"read only":          testReadOnly,
+		"phases":             testPhases,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -589,6 +595,93 @@ func testTimeout(t *testing.T, s *shelf) {
 		return ""
 	})
 	if b := s.get("a"); b.Status.URL != "http://late" {
+		t.Errorf("status is %+v", b.Status)
+	}
+}
+
+// testLasting: an error that lasts is shown, and forgotten after a success.
+func testLasting(t *testing.T, s *shelf) {
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		if b.Spec.Text == "" {
+			return reconcile.Result{RequeueAfter: 3 * time.Second}, errors.New("down")
+		}
+		return reconcile.Result{}, nil
+	}
+	s.start(operator.Options{})
+	began := time.Now()
+	s.create("a", "")
+	s.until(func(ended) string {
+		if got, want := ready(s.get("a")), "False Error at 1: down"; got != want {
+			return got
+		}
+		return ""
+	})
+	if took := time.Since(began); took < 9*time.Second {
+		t.Errorf("the error is shown after %v, want 10s", took)
+	}
+	s.edit("a", `{"spec":{"text":"up"}}`)
+	s.succeeded()
+	s.edit("a", `{"spec":{"text":""}}`)
+	s.until(func(e ended) string {
+		if got, want := ready(s.get("a")), "True Reconciled at 2: the object is reconciled"; e.err == nil || got != want {
+			return got
+		}
+		return ""
+	})
+}
+
+// testLiveReads: while the cache can be too old, the object and its children are read from the API server.
+func testLiveReads(t *testing.T, s *shelf) {
+	s.start(operator.Options{})
+	s.create("a", "one", "x")
+	s.succeeded()
+	s.succeeded()
+	s.sent()
+	s.live.Store(true) // as in the first calls of a new leader
+	if _, err := s.boxes.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.succeeded()
+	if diff := cmp.Diff([]string{"GET boxes a", "GET configmaps x"}, s.sent()); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+}
+
+// testPhases: phases that the schema does not allow are an error of the start.
+func testPhases(t *testing.T, s *shelf) {
+	op, err := operator.New(testserver.Config(t), operator.Options{Name: "phases", Namespace: s.namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Phases = phases()
+	s.Phases[kstatus.Failed] = "Mended"
+	operator.Kind(op, boxVersion.WithResource("boxes"), s.Reconciler)
+	const want = `operator: the schema of Box does not allow the phase "Mended": add it to the enum of status.phase, [Up Coming Broken Going], or change Phases`
+	if err := op.Run(testlog.New().Context(t.Context())); err == nil || err.Error() != want {
+		t.Errorf("Run() = %v, want %s", err, want)
+	}
+}
+
+// testReadOnly: the status of another controller's objects is not written.
+func testReadOnly(t *testing.T, s *shelf) {
+	s.ReadOnly = true
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		if b.Spec.Text != "" {
+			b.Status.URL = "http://mine"
+		}
+		return reconcile.Result{}, nil
+	}
+	s.start(operator.Options{})
+	s.create("a", "")
+	s.succeeded()
+	s.edit("a", `{"spec":{"text":"wrong"}}`)
+	s.until(func(e ended) string {
+		if e.result != "terminal" || !strings.Contains(e.err.Error(), "operator: Reconcile changed the status of its copy, and ReadOnly is set") {
+			return fmt.Sprint(e)
+		}
+		return ""
+	})
+	if b := s.get("a"); b.Status.URL != "" || ready(b) != "none" || len(s.sent()) > 0 {
 		t.Errorf("status is %+v", b.Status)
 	}
 }

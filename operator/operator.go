@@ -282,6 +282,11 @@ func (op *Operator) Run(ctx context.Context) error {
 	}
 	op.Group.Add("informers", func(ctx context.Context) error {
 		kinds, err := served.Wait(ctx, op.Config, op.options.StartTimeout, needed)
+		for _, c := range op.controllers {
+			if err == nil && len(c.phases) > 0 {
+				err = served.CheckPhases(ctx, op.Config, op.options.StartTimeout, c.gvk, c.phases)
+			}
+		}
 		if err == nil {
 			op.served.Store(&kinds)
 		}

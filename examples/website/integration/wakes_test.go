@@ -134,7 +134,7 @@ func TestServerWakes(t *testing.T) {
 		return nil
 	})
 	began := time.Now()
-	w.await(func() error { // the next two delays are 0.6s and 1.2s at the least
+	w.await(func() error { // three calls may not count, so the next two delays are 0.3s and 0.6s at the least
 		if n := dns.set(true) - before; n < failures+2 {
 			return fmt.Errorf("%d calls, want %d", n, failures+2)
 		}
@@ -142,8 +142,8 @@ func TestServerWakes(t *testing.T) {
 	})
 	took := time.Since(began)
 	t.Logf("%d calls have written the status %d times, the last two took %v", dns.set(true)-before, writes.count()-written, took)
-	if took < 1800*time.Millisecond {
-		t.Errorf("two more calls have taken %v, want at least 1.9s", took)
+	if took < 900*time.Millisecond {
+		t.Errorf("two more calls have taken %v, want at least 0.9s", took)
 	}
 	if n := writes.count() - written; n > 0 && took < 5*time.Second {
 		t.Errorf("%d writes of the status in %d calls, want none before an error has lasted", n, failures+2)

@@ -84,7 +84,11 @@ func Report(before, after any, c Call) error {
 		return nil
 	}
 	stat := member(after, "status")
-	if observed, was := value(stat, "observedGeneration"), value(member(before, "status"), "observedGeneration"); observed.CanInt() && observed.CanSet() && observed.Int() == was.Int() {
+	observed, was := value(stat, "observedGeneration"), int64(0)
+	if v := value(member(before, "status"), "observedGeneration"); v.CanInt() {
+		was = v.Int()
+	}
+	if observed.CanInt() && observed.CanSet() && observed.Int() == was { // the function has not set it
 		observed.SetInt(c.Generation)
 	}
 	if phase := value(stat, "phase"); len(c.Phases) > 0 && phase.Kind() == reflect.String && phase.CanSet() {
@@ -165,9 +169,6 @@ func Changed(before, after any) bool {
 
 // HasStatus reports whether objects of the type have a status.
 func HasStatus(obj any) bool { return member(obj, "status").IsValid() }
-
-// Conditioned reports whether the status has conditions of the type metav1.Condition.
-func Conditioned(obj any) bool { return conditions(obj) != nil }
 
 // HasPhase reports whether the status has a text in the field phase.
 func HasPhase(obj any) bool { return value(member(obj, "status"), "phase").Kind() == reflect.String }

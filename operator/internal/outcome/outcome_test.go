@@ -1,0 +1,156 @@
+package outcome_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/operator/internal/outcome"
+	"github.com/controllerkit/controllerkit/status/kstatus"
+)
+
+type phase string
+
+type widget struct {
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   string  `json:"spec"`
+	Status *status `json:"status,omitempty"`
+}
+
+type status struct {
+	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
+	Phase              phase              `json:"phase,omitempty"`
+	Conditions         []metav1.Condition `json:"conditions,omitempty"`
+}
+
+type lost struct{}
+
+func (lost) Error() string        { return "lost" }
+func (lost) LeadershipLost() bool { return true }
+
+var phases = map[kstatus.State]string{kstatus.Ready: "Up", kstatus.Progressing: "Coming", kstatus.Failed: "Broken", kstatus.Terminating: "Going"} //nolint:gochecknoglobals // constants
+
+func condition(kind, state, reason string, generation int64, at int64) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: metav1.ConditionStatus(state), Reason: reason, ObservedGeneration: generation, LastTransitionTime: metav1.Unix(at, 0)}
+}
+
+// TestReport: what each outcome makes of a status that was Ready at generation 1.
+func TestReport(t *testing.T) {
+	zero := int32(0)
+	coming := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Generation: 2}}
+	up := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
+	stuck := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "d", Generation: 2}, Spec: appsv1.DeploymentSpec{Replicas: &zero},
+		Status: appsv1.DeploymentStatus{ObservedGeneration: 2, Conditions: []appsv1.DeploymentCondition{{Type: "Progressing", Status: "False", Reason: "ProgressDeadlineExceeded"}}},
+	}
+	blocked := &finalizer.BlockedError{Steps: []finalizer.BlockedStep{{Name: "s", Message: "waits"}}, Since: time.Unix(7, 0)}
+	failure := errors.New(strings.Repeat("x", 2000))
+	for name, tt := range map[string]struct {
+		call outcome.Call
+		want string // status, reason and generation of Ready, the observed generation, the phase
+	}{
+		"no children":       {outcome.Call{}, "True Reconciled 2 2 Up"},
+		"ready":             {outcome.Call{Children: []metav1.Object{up}}, "True Ready 2 2 Up"},
+		"progressing":       {outcome.Call{Children: []metav1.Object{up, coming}}, "False Progressing 2 2 Coming"},
+		"failed child":      {outcome.Call{Children: []metav1.Object{stuck}}, "False Failed 2 2 Broken"},
+		"unknown child":     {outcome.Call{Children: []metav1.Object{nil}}, "False Progressing 2 2 Coming"},
+		"terminal":          {outcome.Call{Err: failure, Class: controllerkit.ResultTerminal}, "False Terminal 2 2 Broken"},
+		"rejected":          {outcome.Call{Err: failure, Class: controllerkit.ResultRejected}, "False Rejected 2 2 Broken"},
+		"forbidden":         {outcome.Call{Err: failure, Class: controllerkit.ResultForbidden}, "False Forbidden 2 2 Broken"},
+		"error":             {outcome.Call{Err: failure, Class: controllerkit.ResultError}, "True Ready 1 1 Up"},
+		"lasting error":     {outcome.Call{Err: failure, Class: controllerkit.ResultError, Lasting: true}, "False Error 2 2 Broken"},
+		"lasting delay":     {outcome.Call{Err: failure, Class: controllerkit.ResultServerDelay, Lasting: true}, "False ServerDelay 2 2 Broken"},
+		"lasting conflict":  {outcome.Call{Err: failure, Class: controllerkit.ResultConflict, Lasting: true}, "True Ready 1 1 Up"},
+		"lasting stale":     {outcome.Call{Err: failure, Class: controllerkit.ResultStale, Lasting: true}, "True Ready 1 1 Up"},
+		"cancelled":         {outcome.Call{Err: failure, Class: controllerkit.ResultCancelled, Lasting: true}, "True Ready 1 1 Up"},
+		"lost":              {outcome.Call{Err: lost{}, Class: controllerkit.ResultTerminal}, "True Ready 1 1 Up"},
+		"cleaned":           {outcome.Call{Deleting: true}, "True Ready 1 1 Up"},
+		"blocked":           {outcome.Call{Deleting: true, Err: blocked, Class: controllerkit.ResultError}, "False Terminating 2 2 Going"},
+		"cleanup forbidden": {outcome.Call{Deleting: true, Err: failure, Class: controllerkit.ResultForbidden}, "False Forbidden 2 2 Going"},
+	} {
+		before := &widget{Status: &status{ObservedGeneration: 1, Phase: "Up", Conditions: []metav1.Condition{
+			condition("First", "True", "F", 1, 1), condition("Ready", "True", "Ready", 1, 2), condition("Last", "True", "L", 1, 3),
+		}}}
+		after := &widget{Status: &status{ObservedGeneration: 1, Phase: "Up", Conditions: append([]metav1.Condition(nil), before.Status.Conditions...)}}
+		outcome.Hide(after)
+		if len(after.Status.Conditions) != 2 || len(before.Status.Conditions) != 3 {
+			t.Fatalf("%s: Hide leaves %v of %v", name, after.Status.Conditions, before.Status.Conditions)
+		}
+		tt.call.Generation, tt.call.Phases = 2, phases
+		if err := outcome.Report(before, after, tt.call); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		got := after.Status.Conditions
+		if len(got) < 3 || got[0].Type != "First" || got[1].Type != "Ready" || got[2].Type != "Last" {
+			t.Errorf("%s: conditions are %v, want them in their order", name, got)
+			continue
+		}
+		if text := strings.Join([]string{string(got[1].Status), got[1].Reason, itoa(got[1].ObservedGeneration), itoa(after.Status.ObservedGeneration), string(after.Status.Phase)}, " "); text != tt.want {
+			t.Errorf("%s: %s, want %s", name, text, tt.want)
+		}
+		if same := got[1].Status == "True"; same != (got[1].LastTransitionTime.Unix() == 2) || len(got[1].Message) > 1100 {
+			t.Errorf("%s: transition at %v, message of %d bytes", name, got[1].LastTransitionTime, len(got[1].Message))
+		}
+		if terminating := len(got) == 4 && got[3].Type == "Terminating"; terminating != (name == "blocked") {
+			t.Errorf("%s: conditions are %v", name, got)
+		}
+	}
+}
+
+func itoa(n int64) string { return string(rune('0' + n)) }
+
+// TestReportOwn: what the function sets itself is kept.
+func TestReportOwn(t *testing.T) {
+	before := &widget{Status: &status{ObservedGeneration: 1, Conditions: []metav1.Condition{condition("Ready", "False", "Mine", 1, 2)}}}
+	after := &widget{Status: &status{ObservedGeneration: 1, Conditions: before.Status.Conditions}}
+	outcome.Hide(after)
+	after.Status.ObservedGeneration = 7
+	after.Status.Conditions = []metav1.Condition{condition("Ready", "False", "Mine", 2, 99)}
+	if err := outcome.Report(before, after, outcome.Call{Generation: 2, Phases: phases}); err != nil {
+		t.Fatal(err)
+	}
+	want := &status{ObservedGeneration: 7, Phase: "Coming", Conditions: []metav1.Condition{condition("Ready", "False", "Mine", 2, 2)}}
+	if diff := cmp.Diff(want, after.Status); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+}
+
+// TestReportShapes: objects without a status, without conditions, and with a nil status.
+func TestReportShapes(t *testing.T) {
+	fresh := &widget{}
+	if err := outcome.Report(&widget{}, fresh, outcome.Call{Generation: 1}); err != nil || fresh.Status == nil || len(fresh.Status.Conditions) != 1 || fresh.Status.ObservedGeneration != 1 {
+		t.Errorf("a nil status becomes %+v, %v", fresh.Status, err)
+	}
+	quiet := &widget{}
+	if err := outcome.Report(&widget{}, quiet, outcome.Call{Err: errors.New("x"), Class: "error"}); err != nil || quiet.Status != nil {
+		t.Errorf("a nil status becomes %+v, %v", quiet.Status, err)
+	}
+	cm := &corev1.ConfigMap{}
+	if err := outcome.Report(&corev1.ConfigMap{}, cm, outcome.Call{}); err != nil || outcome.HasStatus(cm) || outcome.Changed(cm, &corev1.ConfigMap{}) {
+		t.Errorf("a ConfigMap becomes %v, %v", cm, err)
+	}
+	pod, other := &corev1.Pod{}, &corev1.Pod{Status: corev1.PodStatus{Message: "m"}}
+	outcome.Take(pod, other)
+	if diff := cmp.Diff(other, pod, cmpopts.EquateEmpty()); diff != "" || !outcome.HasPhase(pod) || outcome.Changed(pod, other) {
+		t.Errorf("Take (-want +got):\n%s", diff)
+	}
+	for field, change := range map[string]func(*widget){
+		"": func(w *widget) { w.Spec = "x" }, "metadata.labels": func(w *widget) { w.Labels = map[string]string{"a": "b"} },
+		"metadata.finalizers": func(w *widget) { w.Finalizers = []string{"f"} }, "metadata.ownerReferences": func(w *widget) { w.OwnerReferences = []metav1.OwnerReference{{}} },
+	} {
+		w := &widget{}
+		if change(w); outcome.Metadata(&widget{}, w) != field {
+			t.Errorf("Metadata() = %q, want %q", outcome.Metadata(&widget{}, w), field)
+		}
+	}
+}
