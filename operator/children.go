@@ -75,7 +75,7 @@ func Children[T controllerkit.Object, C any](c *Controller, resource schema.Grou
 		verbs = append(verbs, "delete")
 	}
 	c.op.Writes(r.name, verbs...)
-	return &Reader[T]{resource: r}
+	return &Reader[T]{from: r}
 }
 
 // ownerKeys returns the key of the owner of a child.
@@ -211,17 +211,17 @@ func (c *Controller) want(call *call, obj any) (w wanted, err error) {
 		return w, fmt.Errorf("the %s has no metadata.name: set it", kind.Kind)
 	case w.kind == nil:
 		return w, fmt.Errorf("%s is of a kind that is not registered: call operator.Children for it", w.id)
-	case w.kind.version() != kind.GroupVersion():
-		return w, fmt.Errorf("%s has apiVersion %s, and Children registered %s: use one", w.id, kind.GroupVersion(), w.kind.version())
+	case w.kind.info().kind != kind:
+		return w, fmt.Errorf("%s has apiVersion %s, and Children registered %s: use one", w.id, kind.GroupVersion(), w.kind.info().kind.GroupVersion())
 	}
-	served, known := (*c.op.served.Load())[w.kind.groupResource()]
+	served, known := (*c.op.served.Load())[w.kind.info().name]
 	switch {
 	case known && served.Namespaced && w.id.Namespace == "":
 		return w, fmt.Errorf("%s has no metadata.namespace: set it", w.id)
 	case known && !served.Namespaced && w.id.Namespace != "":
 		return w, fmt.Errorf("%s has a metadata.namespace, and its kind is cluster-scoped: remove it", w.id)
 	}
-	if c.op.options.Namespace != "" && w.id.Namespace != c.op.options.Namespace && w.kind.made() {
+	if c.op.options.Namespace != "" && w.id.Namespace != c.op.options.Namespace && !w.kind.info().given {
 		return w, fmt.Errorf("%s is outside of Options.Namespace %q, so no informer sees it: use that namespace, or Operator.Inform", w.id, c.op.options.Namespace)
 	}
 	return w, c.mark(call, w)
@@ -276,10 +276,7 @@ func reject(err error) error { return fmt.Errorf("%w: %w", err, reconcile.ErrRej
 
 // A child is a kind of children.
 type child interface {
-	version() schema.GroupVersion
-	groupKind() schema.GroupKind
-	groupResource() schema.GroupResource
-	made() bool
+	info() about
 	apply(ctx context.Context, call *call, w wanted) (Child, error)
 	owned(owner types.UID) ([]metav1.Object, error)
 	remove(ctx context.Context, child metav1.Object) error
@@ -291,11 +288,6 @@ type childKind[T controllerkit.Object] struct {
 	extract func(T, string) (*unstructured.Unstructured, error) // nil without one
 	memory  ssa.Memory[T, *unstructured.Unstructured]
 }
-
-func (k *childKind[T]) version() schema.GroupVersion        { return k.kind.GroupVersion() }
-func (k *childKind[T]) groupKind() schema.GroupKind         { return k.kind.GroupKind() }
-func (k *childKind[T]) groupResource() schema.GroupResource { return k.name }
-func (k *childKind[T]) made() bool                          { return !k.given }
 
 // apply applies one object.
 func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child, err error) {
@@ -421,7 +413,7 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 		}
 		slices.SortFunc(children, func(a, b metav1.Object) int { return strings.Compare(kube.NameOf(a), kube.NameOf(b)) })
 		for _, child := range children {
-			id := childID{k.groupKind(), types.NamespacedName{Namespace: child.GetNamespace(), Name: child.GetName()}}
+			id := childID{k.info().kind.GroupKind(), types.NamespacedName{Namespace: child.GetNamespace(), Name: child.GetName()}}
 			switch {
 			case child.GetDeletionTimestamp() != nil || call.has(id) || !isOwned(child, call.owner):
 				continue
@@ -488,10 +480,14 @@ func callOf(ctx context.Context) (*call, error) {
 	return call, nil
 }
 
-func (call *call) end() {
-	call.mu.Lock()
-	defer call.mu.Unlock()
-	call.ended = true
+// run calls f with the context of the call, which has no effect afterwards.
+func (call *call) run(ctx context.Context, f func(context.Context) (reconcile.Result, error)) (reconcile.Result, error) {
+	defer func() {
+		call.mu.Lock()
+		defer call.mu.Unlock()
+		call.ended = true
+	}()
+	return f(context.WithValue(ctx, callKey{}, call))
 }
 
 // claim notes that the call names a child. It may do so once.
@@ -570,7 +566,7 @@ func (call *call) mayPrune(all bool) bool {
 
 // A Reader reads the objects of one kind in the calls of [Kind]'s functions. Their objects are copies that
 // belong to the caller. A Reader is safe for concurrent use.
-type Reader[T controllerkit.Object] struct{ *resource[T] }
+type Reader[T controllerkit.Object] struct{ from *resource[T] }
 
 // Get returns the object in the cache, or the one that [Controller.Apply] has found or made in the same
 // call. ctx is that of the call. namespace is "" for a cluster-scoped kind. If there is no such
@@ -580,12 +576,12 @@ func (r *Reader[T]) Get(ctx context.Context, namespace, name string) (obj T, err
 	if err != nil {
 		return obj, fmt.Errorf("operator: Get: %w", err)
 	}
-	if c, ok := call.get(childID{r.kind.GroupKind(), types.NamespacedName{Namespace: namespace, Name: name}}); ok {
+	if c, ok := call.get(childID{r.from.kind.GroupKind(), types.NamespacedName{Namespace: namespace, Name: name}}); ok {
 		if applied, ok := c.Object.(T); ok && !kube.IsNil(applied) {
 			return applied.DeepCopyObject().(T), nil
 		}
 	}
-	if obj, err = r.lister.Get(namespace, name); err != nil && !apierrors.IsNotFound(err) {
+	if obj, err = r.from.lister.Get(namespace, name); err != nil && !apierrors.IsNotFound(err) {
 		call.fail()
 	}
 	return obj, err
@@ -602,13 +598,13 @@ func (r *Reader[T]) List(ctx context.Context, namespace string, selector labels.
 	if selector == nil {
 		selector = labels.Everything()
 	}
-	all, err := r.lister.List(namespace, selector)
+	all, err := r.from.lister.List(namespace, selector)
 	if err != nil {
 		call.fail()
 	}
 	call.mu.Lock()
 	defer call.mu.Unlock()
-	kind := r.kind.GroupKind()
+	kind := r.from.kind.GroupKind()
 	if len(call.found) > 0 {
 		all = slices.DeleteFunc(all, func(obj T) bool {
 			c := call.found[childID{kind, types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()}}]

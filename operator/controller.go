@@ -24,7 +24,6 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/recorder"
-	"github.com/controllerkit/controllerkit/status/kstatus"
 )
 
 // Controller is one loop of an [Operator]. [Operator.Controller] makes one.
@@ -53,7 +52,6 @@ type Controller struct {
 	children                   map[schema.GroupKind]child // nil without Kind
 	gvk                        schema.GroupVersionKind
 	manager                    string
-	rules                      kstatus.Rules
 	prune, pruneAll, elsewhere bool
 	phases                     []string // that the schema must allow
 }

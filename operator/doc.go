@@ -23,17 +23,16 @@
 //
 // # Pieces
 //
-// [Operator.Controller] with [For], [Owns] and [Watches] adds a function of a key, which reads and writes by
-// itself. Make its clients from [Operator].Config. The fields of Operator and Controller.Loop are the pieces:
-// change or replace one before Run. The example named pieces is a program without an Operator.
+// [Operator.Controller] with [For], [Owns] and [Watches] adds a function of a key, with clients that you make
+// from [Operator].Config. The fields of Operator and Controller.Loop can be changed before Run. The example
+// named pieces does without an Operator.
 //
 // # Stop
 //
 // When the context of Run is done, no call starts, running calls finish, the Lease is
-// released, Events are written, informers and server stop. GracePeriod bounds it. With
-// its default a call may take 15s, the calls that run have 20s, the election waits 22s for
-// them, and the process ends within 28s, before the Pod's 30s. Another GracePeriod scales
-// them all.
+// released, Events are written, informers and server stop. By default a call may take 15s, the
+// calls that run have 20s, the election waits 22s for them, and the process ends within 28s, before
+// the Pod's 30s. GracePeriod scales them all.
 //
 // # Guarantees
 //
@@ -51,28 +50,24 @@
 //     reconcile begins.
 //   - OP7: If an informer follows settings, each replica makes its selection, and a replica
 //     without a selection takes no Lease.
-//   - OP8: If an object of Kind is being deleted, Reconcile is not called with it, and Cleanup
-//     until it returns nil.
-//   - OP9: If a Reconciler has a Finalizer, the API server has stored it on each object that
-//     Reconcile gets, before the call.
-//   - OP10: After a call, the changed status is written at most once, to the object and version that
-//     the function got, and not after the loss of leadership.
-//   - OP11: If Apply finds an object that does not belong to the object of the call, it leaves it alone.
-//   - OP12: If a call of Reconcile fails, or one of its calls of Apply or reads does, nothing is pruned.
-//   - OP13: If a function changes an object that Kind or a Reader gave it, no cache changes.
+//   - OP8: If an object is being deleted, only Cleanup is called with it.
+//   - OP9: If there is a Finalizer, it is stored before Reconcile is called.
+//   - OP10: If Reconcile changed the status, it is written once, only to the version that
+//     Reconcile got, and not after the loss of leadership.
+//   - OP11: If Apply finds an object of another owner, it leaves it alone.
+//   - OP12: If Reconcile, Apply or a read fails, nothing is pruned.
+//   - OP13: If a function changes an object that it got, no cache changes.
 //
 // # Caveats
 //
-//   - An Operator runs once, because informers do. To run one again, make it again, with new clients and
-//     informers.
+//   - An Operator runs once, as its informers do: make a new one with new clients and informers.
 //   - Do not call Start of a factory: Run starts the registered informers.
-//   - All informers of a resource must be one, because their scopes could differ. If it has a
-//     selector, a write that it does not select delays the key until the next bookmark, about a minute.
-//   - OP3 holds for writes by clients of Config, with the context of the call. After two
-//     minutes a key runs although the caches are behind: see MaxWait of [consistency.Config].
-//   - Config has no [leader.Guard]. To stop writes of calls that outlive their term, wrap
-//     Config with it before you make the clients.
+//   - A resource has one informer. If it has a selector, a write that it does not select delays the
+//     key until the next bookmark, about a minute.
+//   - OP3 holds for writes by clients of Config with the context of the call, for two minutes: see
+//     MaxWait of [consistency.Config].
+//   - To stop writes of calls that outlive their term, wrap Config with [leader.Guard] before you
+//     make clients or call Kind.
 //   - A child that somebody creates between the read of Apply and its request is adopted.
-//   - A Go type whose name is not its kind is refused, unless its informer has a method
-//     GroupVersionKind.
+//   - The kind of a Go type has its name, unless its informer has a method GroupVersionKind.
 package operator

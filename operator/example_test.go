@@ -80,9 +80,8 @@ func runAssembled(ctx context.Context, config *rest.Config, namespace string) er
 	return op.Run(ctx)
 }
 
-// A whole controller. The other example of this package makes the same one from the
-// pieces.
-func Example() {
+// A whole controller whose function gets a key, and reads and writes by itself.
+func Example_keys() {
 	config := &rest.Config{Host: "https://127.0.0.1:6443"} // in a Pod: rest.InClusterConfig()
 	ctx, cancel := shutdown.Context(context.Background())
 	cancel() // a program defers this, and runs until SIGTERM

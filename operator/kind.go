@@ -119,7 +119,7 @@ func Kind[T interface {
 	k := &kind[T]{Reconciler: r, failing: map[types.NamespacedName]time.Time{}}
 	c := op.Controller(resource.Resource, k.call)
 	k.c = c
-	c.manager, c.rules, c.prune, c.pruneAll, c.elsewhere = cmp.Or(r.Manager, op.options.Name), r.Rules, r.Prune, r.PruneAll, r.Elsewhere
+	c.manager, c.prune, c.pruneAll, c.elsewhere = cmp.Or(r.Manager, op.options.Name), r.Prune, r.PruneAll, r.Elsewhere
 	c.children = map[schema.GroupKind]child{}
 	if err := k.check(resource); err != nil {
 		c.fail("%w", err)
@@ -220,7 +220,7 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 		}
 		call.lend(obj, held)
 	}
-	res, err := k.run(context.WithValue(ctx, callKey{}, call), call, func(ctx context.Context) (reconcile.Result, error) {
+	res, err := call.run(ctx, func(ctx context.Context) (reconcile.Result, error) {
 		return k.Reconcile(ctx, obj)
 	})
 	if field := outcome.Metadata(before, obj); field != "" {
@@ -232,13 +232,7 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 			res.RequeueAfter = time.Second
 		}
 	}
-	return res, k.report(ctx, key, before, obj, outcome.Call{Err: err, Children: call.objects()})
-}
-
-// run calls f, after which the call of ctx has no effect any more.
-func (k *kind[T]) run(ctx context.Context, call *call, f func(context.Context) (reconcile.Result, error)) (reconcile.Result, error) {
-	defer call.end()
-	return f(ctx)
+	return res, k.report(ctx, key, before, obj, outcome.Call{Err: err, Children: call.objects()}, err)
 }
 
 // copy returns the copy that the functions get.
@@ -292,7 +286,7 @@ func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T)
 	_, _, err := finalizer.Ensure(ctx, k.client.Namespace(before.GetNamespace()), obj, k.Finalizer, func(ctx context.Context, held finalizer.Held[T]) error {
 		call := k.c.begin(before, k.kind)
 		call.lend(obj, held)
-		_, err := k.run(context.WithValue(ctx, callKey{}, call), call, func(ctx context.Context) (reconcile.Result, error) {
+		_, err := call.run(ctx, func(ctx context.Context) (reconcile.Result, error) {
 			if k.Cleanup == nil {
 				return reconcile.Result{}, nil
 			}
@@ -315,16 +309,12 @@ func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T)
 	if blocked, ok := errors.AsType[*finalizer.BlockedError](err); ok {
 		res.RequeueAfter, err = blocked.After, blocked.Err
 	}
-	return res, k.reportAs(ctx, key, before, obj, outcome.Call{Err: reported, Deleting: true}, err)
+	return res, k.report(ctx, key, before, obj, outcome.Call{Err: reported, Deleting: true}, err)
 }
 
-// report writes the status of obj after a call. It returns the error of the call.
-func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, obj T, c outcome.Call) error {
-	return k.reportAs(ctx, key, before, obj, c, c.Err)
-}
-
-// reportAs is report for a call whose error in the loop is err.
-func (k *kind[T]) reportAs(ctx context.Context, key types.NamespacedName, before, obj T, c outcome.Call, err error) error {
+// report writes the status of obj after a call whose error in the loop is err. It returns that error, with
+// the one of the write.
+func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, obj T, c outcome.Call, err error) error {
 	c.Class = reconcile.Class(c.Err)
 	if c.Err != nil && c.Class == controllerkit.ResultError && ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		c.Class = controllerkit.ResultTimeout

@@ -23,14 +23,21 @@ import (
 // A resource is one that the operator reads and writes by itself. It is the informer of [For] for
 // its own registrations.
 type resource[T controllerkit.Object] struct {
+	about
+	client   *crd.Client[T]
+	informer cache.SharedIndexInformer
+	lister   copies[T]
+}
+
+// about describes a resource.
+type about struct {
 	kind      schema.GroupVersionKind
 	name      schema.GroupResource
-	client    *crd.Client[T]
-	informer  cache.SharedIndexInformer
-	lister    copies[T]
-	given     bool   // informer is that of Inform
-	namespace string // of the informer, unless it is given
+	given     bool   // its informer is that of Inform
+	namespace string // of its informer, unless it is given
 }
+
+func (a about) info() about { return a }
 
 // copies reads private copies of the objects of a cache.
 type copies[T any] interface {
@@ -76,7 +83,7 @@ func resourceOf[T controllerkit.Object](op *Operator, gvr schema.GroupVersionRes
 	if typ.Kind() != reflect.Pointer {
 		return nil, fmt.Errorf("%s: the Go type is %s: use a pointer to a struct, such as *v1.Website", name, typ)
 	}
-	r := &resource[T]{kind: gvr.GroupVersion().WithKind(typ.Elem().Name()), name: name}
+	r := &resource[T]{about: about{kind: gvr.GroupVersion().WithKind(typ.Elem().Name()), name: name}}
 	if op.http == nil {
 		var err error
 		if op.http, err = rest.HTTPClientFor(op.Config); err != nil {

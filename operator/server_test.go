@@ -347,11 +347,11 @@ func (s slow) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	return s.next.RoundTrip(req)
 }
 
-// TestServerSlowStop stops the two examples of this package with their real times, during a
+// TestServerSlowStop stops the three forms of the example of this package with their real times, during a
 // call that takes 14s: it ends, then the Lease is released, and Run returns nil.
 func TestServerSlowStop(t *testing.T) {
 	t.Parallel()
-	for name, run := range map[string]func(context.Context, *rest.Config, string) error{"assembled": runAssembled, "pieces": runPieces} {
+	for name, run := range map[string]func(context.Context, *rest.Config, string) error{"kind": runServices, "keys": runAssembled, "pieces": runPieces} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			namespace, config := testserver.Namespace(t), testserver.Config(t)

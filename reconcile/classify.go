@@ -107,16 +107,9 @@ func classify(res Result, err error, stopped, timedOut bool) class {
 // Class returns the class of an error by the table of [Result], such as "rejected", and "success"
 // for nil. It judges the error alone: Run also classes calls as cancelled, as timeout or as panic
 // by how they ended. If a method of err panics, the class is "panic".
-func Class(err error) (class string) {
-	defer func() {
-		if recover() != nil {
-			class = controllerkit.ResultPanic
-		}
-	}()
-	if err != nil {
-		_ = err.Error()
-	}
-	return string(classify(Result{}, err, false, false))
+func Class(err error) string {
+	cl, _ := classOf(Result{}, err, false, false)
+	return string(cl)
 }
 
 // judge returns the consequences of a call of class cl, which st counts already. With

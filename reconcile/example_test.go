@@ -132,6 +132,14 @@ func ExampleErrTerminal() {
 }
 
 // RequeueAfter asks for another run although nothing failed.
+func ExampleClass() {
+	fmt.Println(reconcile.Class(nil))
+	fmt.Println(reconcile.Class(fmt.Errorf("spec.size: %w", reconcile.ErrTerminal)))
+	// Output:
+	// success
+	// terminal
+}
+
 func ExampleResult() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

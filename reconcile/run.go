@@ -270,7 +270,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 
 	c := r.call(stop, s, key, priority, start, why.Mask, attempt)
 	took := c.ended.Sub(start)
-	cl, err := r.class(c.result, c.err, stop.calls.Err() != nil, c.timedOut)
+	cl, err := classOf(c.result, c.err, stop.calls.Err() != nil, c.timedOut)
 	r.triggers.Called(why)
 	r.mu.Lock()
 	s.busy = false
@@ -416,9 +416,9 @@ func (r *run[K]) protect(ctx context.Context, key K) (res Result, err error) {
 	return res, err
 }
 
-// class is classify for any error, also one whose methods panic, such as a nil pointer of an
+// classOf is classify for any error, also one whose methods panic, such as a nil pointer of an
 // error type. Such an error is a mistake of the Func, and is classed as its panic.
-func (r *run[K]) class(res Result, err error, stopped, timedOut bool) (cl class, out error) {
+func classOf(res Result, err error, stopped, timedOut bool) (cl class, out error) {
 	defer func() {
 		if value := recover(); value != nil {
 			cl, out = panicked, &PanicError{Value: fmt.Sprintf("the error of type %T that was returned panics: %v", err, value), Stack: debug.Stack()}

@@ -81,8 +81,8 @@ func TestServerLifecycle(t *testing.T) {
 	w.create("blog")
 	w.awaitReady("blog")
 	w.await(func() error {
-		if reasons := w.events(); !reasons["Applied"] || !reasons["CleanedUp"] {
-			return fmt.Errorf("reasons of Events = %v, want Applied and CleanedUp", reasons)
+		if reasons := w.events(); !reasons["Created"] || !reasons["Changed"] {
+			return fmt.Errorf("reasons of Events = %v, want Created and Changed", reasons)
 		}
 		return nil
 	})

@@ -1,0 +1,211 @@
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/crd"
+	"github.com/controllerkit/controllerkit/external"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// A rented box has items, and an account at a service that makes a second one if it is asked twice.
+type rented struct {
+	c        *operator.Controller
+	boxes    *crd.Client[*Box]
+	accounts *cloud.Cloud
+}
+
+const accountAnnotation = "box.example.com/account"
+
+// find returns the account of a box with the token.
+func (r *rented) find(ctx context.Context, box, token string) (id string, found bool, err error) {
+	list, err := r.accounts.List(ctx, box)
+	for _, account := range list {
+		if account.Token == token {
+			return account.ID, true, err
+		}
+	}
+	return "", false, err
+}
+
+func (r *rented) reconcile(ctx context.Context, b *Box) (reconcile.Result, error) {
+	id, wait, err := external.Once(ctx, r.boxes.Namespace(b.Namespace), b, external.Resource{
+		Annotation: accountAnnotation,
+		Find:       func(ctx context.Context, token string) (string, bool, error) { return r.find(ctx, b.Name, token) },
+		Create: func(ctx context.Context, token string) (string, error) {
+			made, err := r.accounts.Create(ctx, cloud.Resource{Name: b.Name, Token: token})
+			return made.ID, err
+		},
+	})
+	if id == "" {
+		return reconcile.Result{RequeueAfter: wait}, err
+	}
+	b.Status.URL = "https://accounts/" + id
+	var items []any
+	for _, item := range b.Spec.Items {
+		items = append(items, newItem(b.Namespace, item, b.Spec.Text))
+	}
+	_, applyErr := r.c.Apply(ctx, items...)
+	return reconcile.Result{}, errors.Join(err, applyErr)
+}
+
+func (r *rented) cleanup(ctx context.Context, b *Box) error {
+	id, found, err := r.find(ctx, b.Name, external.Token(b, accountAnnotation))
+	if err != nil || !found {
+		return err
+	}
+	if err := r.accounts.Delete(ctx, id); !errors.Is(err, cloud.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// testExplore runs the life of rented boxes with a fault at each moment: no account is made twice or left,
+// no status is lost, and no item is deleted by mistake. EXPLORE_BUDGET, such as 10m, sets its time.
+func testExplore(t *testing.T) {
+	t.Parallel()
+	options := controllertest.Options{Config: testserver.Config(t), Sample: 24, Parallel: 8, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true}
+	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
+		var err error
+		if options.Budget, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("EXPLORE_BUDGET: %v", err)
+		}
+		options.Sample, options.Parallel = 0, 24
+	}
+	edit := func(patch string) func(context.Context, *crd.Client[*Box]) error {
+		return func(ctx context.Context, boxes *crd.Client[*Box]) error {
+			_, err := boxes.Patch(ctx, "a", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			return err
+		}
+	}
+	create := func(items ...string) func(context.Context, *crd.Client[*Box]) error {
+		return func(ctx context.Context, boxes *crd.Client[*Box]) error {
+			_, err := boxes.Create(ctx, &Box{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: BoxSpec{Items: items}}, metav1.CreateOptions{})
+			return err
+		}
+	}
+	controllertest.Explore(t, controllertest.Scenario{
+		Name: "boxes",
+		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+			op, err := operator.New(cfg, operator.Options{Name: "boxes", Namespace: env.Namespace})
+			if err != nil {
+				return err
+			}
+			r := &rented{accounts: env.Cloud}
+			if r.boxes, err = crd.New[*Box](op.Config, boxVersion.WithKind("Box"), "boxes"); err != nil {
+				return err
+			}
+			r.c = operator.Kind(op, boxVersion.WithResource("boxes"), operator.Reconciler[*Box]{
+				Reconcile: r.reconcile, Finalizer: boxFinalizer, Cleanup: r.cleanup, Prune: true, Phases: phases(),
+			})
+			operator.Children(r.c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
+			return op.Run(ctx)
+		},
+		Script: []controllertest.Step{
+			boxStep("create", create("x", "y")),
+			boxStep("another item", edit(`{"spec":{"items":["y","z"],"text":"two"}}`)),
+			boxStep("delete", func(ctx context.Context, boxes *crd.Client[*Box]) error {
+				return boxes.Delete(ctx, "a", metav1.DeleteOptions{})
+			}),
+			boxStep("create again", create("y")),
+		},
+		Converged: boxed,
+		Invariants: []controllertest.Invariant{
+			{Name: "each account has a box with the finalizer", Check: accountsHeld},
+			{Name: "no item is missing that a box had and has", Check: itemsKept},
+		},
+		Mask: func(obj *unstructured.Unstructured) { // the ids differ
+			annotations := obj.GetAnnotations()
+			delete(annotations, accountAnnotation)
+			obj.SetAnnotations(annotations)
+			unstructured.RemoveNestedField(obj.Object, "status", "url")
+		},
+	}, options)
+}
+
+func boxStep(name string, do func(context.Context, *crd.Client[*Box]) error) controllertest.Step {
+	return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		boxes, err := crd.New[*Box](cfg, boxVersion.WithKind("Box"), "boxes")
+		if err != nil {
+			return err
+		}
+		return do(ctx, boxes.Namespace(env.Namespace))
+	}}
+}
+
+// boxed returns nil if the items and the account are those of the box.
+func boxed(s *controllertest.State) error {
+	box := s.Get("boxes.box.example.com", "a")
+	var items []string
+	for _, item := range s.Objects("configmaps") {
+		if item.GetName() != "kube-root-ca.crt" {
+			items = append(items, item.GetName())
+		}
+	}
+	slices.Sort(items)
+	if box == nil {
+		if len(items) > 0 || len(s.Cloud()) > 0 {
+			return fmt.Errorf("the box is gone, and items %q and accounts %v are left", items, s.Cloud())
+		}
+		return nil
+	}
+	wanted, _, _ := unstructured.NestedStringSlice(box.Object, "spec", "items")
+	url, _, _ := unstructured.NestedString(box.Object, "status", "url")
+	phase, _, _ := unstructured.NestedString(box.Object, "status", "phase")
+	observed, _, _ := unstructured.NestedInt64(box.Object, "status", "observedGeneration")
+	switch accounts := s.Cloud(); {
+	case box.GetDeletionTimestamp() != nil:
+		return errors.New("the box is being deleted")
+	case !slices.Equal(items, wanted):
+		return fmt.Errorf("items %q, want %q", items, wanted)
+	case len(accounts) != 1 || url != "https://accounts/"+accounts[0].ID:
+		return fmt.Errorf("accounts %v, the status has %q", accounts, url)
+	case phase != "Up" || observed != box.GetGeneration():
+		return fmt.Errorf("phase %q at generation %d of %d", phase, observed, box.GetGeneration())
+	}
+	return nil
+}
+
+// accountsHeld is about existing boxes: boxed finds an account without one.
+func accountsHeld(s *controllertest.State) error {
+	if len(s.Cloud()) > 1 {
+		return fmt.Errorf("accounts %v, want one at most", s.Cloud())
+	}
+	for _, box := range s.Objects("boxes.box.example.com") {
+		if len(s.Cloud()) > 0 && !slices.Contains(box.GetFinalizers(), boxFinalizer) {
+			return fmt.Errorf("there is an account, and box %s has no finalizer", box.GetUID())
+		}
+	}
+	return nil
+}
+
+// itemsKept: once the status has shown both items, the one that stays is not deleted.
+func itemsKept(s *controllertest.State) error {
+	box := s.Get("boxes.box.example.com", "a")
+	if box == nil || box.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	phase, _, _ := unstructured.NestedString(box.Object, "status", "phase")
+	if item := s.Get("configmaps", "y"); phase == "Up" && (item == nil || item.GetDeletionTimestamp() != nil || !strings.HasPrefix(string(item.GetOwnerReferences()[0].UID), string(box.GetUID()))) {
+		return fmt.Errorf("item y is %v", item)
+	}
+	return nil
+}
