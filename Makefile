@@ -102,8 +102,9 @@ explore-cluster: bin/controlplane ## explore a cluster of etcds and kube-apiserv
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAudit$$' ./informer -churn $(BUDGET)
 
 .PHONY: explore-scenarios
-explore-scenarios: bin/controlplane ## explore controllers with controllertest: injected faults for BUDGET (40m) in each of six scenarios, and the zoo
+explore-scenarios: bin/controlplane ## explore controllers with controllertest: injected faults for BUDGET (40m) in each of seven scenarios, and the zoo
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -p 1 -run '^(TestReference|TestExplore|TestKill|TestServerKill)$$' ./controllertest/internal/zoo ./examples/tenant/integration ./examples/website/controller ./examples/website/integration ./examples/sharded
+	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestServerRented$$' ./operator
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^(TestTwins|TestMutants)$$' ./controllertest/internal/zoo
 	cd tracing && EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestServerWebsites$$' .
 

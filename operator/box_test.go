@@ -64,13 +64,13 @@ func (b *Box) DeepCopyObject() runtime.Object { return b.DeepCopy() }
 var boxVersion = schema.GroupVersion{Group: "box.example.com", Version: "v1"} //nolint:gochecknoglobals // a constant
 
 // installBoxes installs the CustomResourceDefinition of Box for the tests of a test.
-func installBoxes(t *testing.T) {
+func installBoxes(t *testing.T, version schema.GroupVersion) {
 	t.Helper()
 	text := map[string]any{"type": "string"}
 	testserver.InstallCRD(t, map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "boxes.box.example.com"},
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "boxes." + version.Group},
 		"spec": map[string]any{
-			"group": boxVersion.Group, "scope": "Namespaced",
+			"group": version.Group, "scope": "Namespaced",
 			"names": map[string]any{"plural": "boxes", "singular": "box", "kind": "Box", "listKind": "BoxList"},
 			"versions": []any{map[string]any{
 				"name": "v1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
@@ -98,6 +98,7 @@ type ended struct {
 // A shelf is an operator of boxes in a namespace. A test sets its functions before start.
 type shelf struct {
 	operator.Reconciler[*Box]
+	register  func(op *operator.Operator) *operator.Controller // replaces Kind and Children
 	t         *testing.T
 	op        *operator.Operator
 	c         *operator.Controller
@@ -175,8 +176,12 @@ func (s *shelf) start(options operator.Options) *shelf {
 	if s.op, err = operator.New(config, options); err != nil {
 		s.t.Fatal(err)
 	}
-	s.c = operator.Kind(s.op, boxVersion.WithResource("boxes"), s.Reconciler)
-	s.items = operator.Children(s.c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
+	if s.register != nil {
+		s.c = s.register(s.op)
+	} else {
+		s.c = operator.Kind(s.op, boxVersion.WithResource("boxes"), s.Reconciler)
+		s.items = operator.Children(s.c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
+	}
 	s.c.Loop.Hook = func(ctx context.Context, _ types.NamespacedName) (context.Context, func(string, error)) {
 		if s.live.Load() {
 			ctx = context.WithValue(ctx, calls.LiveRead{}, true)

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/rest"
@@ -32,6 +33,9 @@ type rented struct {
 	boxes    *crd.Client[*Box]
 	accounts *cloud.Cloud
 }
+
+// rentedVersion is that of a definition of its own, because the two tests of boxes run at the same time.
+var rentedVersion = schema.GroupVersion{Group: "rented.example.com", Version: "v1"} //nolint:gochecknoglobals // a constant
 
 const accountAnnotation = "box.example.com/account"
 
@@ -78,10 +82,11 @@ func (r *rented) cleanup(ctx context.Context, b *Box) error {
 	return nil
 }
 
-// testExplore runs the life of rented boxes with a fault at each moment: no account is made twice or left,
+// TestServerRented runs the life of rented boxes with a fault at each moment: no account is made twice or left,
 // no status is lost, and no item is deleted by mistake. EXPLORE_BUDGET, such as 10m, sets its time.
-func testExplore(t *testing.T) {
+func TestServerRented(t *testing.T) {
 	t.Parallel()
+	installBoxes(t, rentedVersion)
 	options := controllertest.Options{Config: testserver.Config(t), Sample: 24, Parallel: 8, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true}
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
 		var err error
@@ -110,10 +115,10 @@ func testExplore(t *testing.T) {
 				return err
 			}
 			r := &rented{accounts: env.Cloud}
-			if r.boxes, err = crd.New[*Box](op.Config, boxVersion.WithKind("Box"), "boxes"); err != nil {
+			if r.boxes, err = crd.New[*Box](op.Config, rentedVersion.WithKind("Box"), "boxes"); err != nil {
 				return err
 			}
-			r.c = operator.Kind(op, boxVersion.WithResource("boxes"), operator.Reconciler[*Box]{
+			r.c = operator.Kind(op, rentedVersion.WithResource("boxes"), operator.Reconciler[*Box]{
 				Reconcile: r.reconcile, Finalizer: boxFinalizer, Cleanup: r.cleanup, Prune: true, Phases: phases(),
 			})
 			operator.Children(r.c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
@@ -143,7 +148,7 @@ func testExplore(t *testing.T) {
 
 func boxStep(name string, do func(context.Context, *crd.Client[*Box]) error) controllertest.Step {
 	return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
-		boxes, err := crd.New[*Box](cfg, boxVersion.WithKind("Box"), "boxes")
+		boxes, err := crd.New[*Box](cfg, rentedVersion.WithKind("Box"), "boxes")
 		if err != nil {
 			return err
 		}
@@ -153,7 +158,7 @@ func boxStep(name string, do func(context.Context, *crd.Client[*Box]) error) con
 
 // boxed returns nil if the items and the account are those of the box.
 func boxed(s *controllertest.State) error {
-	box := s.Get("boxes.box.example.com", "a")
+	box := s.Get("boxes.rented.example.com", "a")
 	var items []string
 	for _, item := range s.Objects("configmaps") {
 		if item.GetName() != "kube-root-ca.crt" {
@@ -189,7 +194,7 @@ func accountsHeld(s *controllertest.State) error {
 	if len(s.Cloud()) > 1 {
 		return fmt.Errorf("accounts %v, want one at most", s.Cloud())
 	}
-	for _, box := range s.Objects("boxes.box.example.com") {
+	for _, box := range s.Objects("boxes.rented.example.com") {
 		if len(s.Cloud()) > 0 && !slices.Contains(box.GetFinalizers(), boxFinalizer) {
 			return fmt.Errorf("there is an account, and box %s has no finalizer", box.GetUID())
 		}
@@ -199,7 +204,7 @@ func accountsHeld(s *controllertest.State) error {
 
 // itemsKept: once the status has shown both items, the one that stays is not deleted.
 func itemsKept(s *controllertest.State) error {
-	box := s.Get("boxes.box.example.com", "a")
+	box := s.Get("boxes.rented.example.com", "a")
 	if box == nil || box.GetDeletionTimestamp() != nil {
 		return nil
 	}

@@ -31,9 +31,8 @@ const boxFinalizer = "box.example.com/lid"
 // TestServerKind runs controllers of Kind on the API server. Proves OP8, OP9, OP10, OP11, OP12 and OP13.
 func TestServerKind(t *testing.T) {
 	t.Parallel()
-	installBoxes(t)
+	installBoxes(t, boxVersion)
 	t.Run("elsewhere", testElsewhere) // alone, because its informers see all namespaces
-	t.Run("explore", testExplore)
 	for name, test := range map[string]func(t *testing.T, s *shelf){
 		"life":               testLife,
 		"private copy":       testPrivateCopy,
@@ -58,6 +57,7 @@ func TestServerKind(t *testing.T) {
 		"live reads":         testLiveReads,
 		"read only":          testReadOnly,
 		"phases":             testPhases,
+		"by hand":            testByHand,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -180,6 +180,23 @@ func TestNamespacesPage(t *testing.T) {
 	}
 }
 
+// TestByHandPage holds that docs/by-hand.md shows the code that operator's TestServerKind compares with Kind.
+func TestByHandPage(t *testing.T) {
+	page, err := os.ReadFile("docs/by-hand.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("operator/by_hand_server_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, code, found := bytes.Cut(source, []byte("\ntype byHand struct"))
+	code, _, found2 := bytes.Cut(code, []byte("\n// testByHand:"))
+	if !found || !found2 || !bytes.Contains(page, bytes.TrimSpace(code)) {
+		t.Error("docs/by-hand.md does not show the type byHand of operator/by_hand_server_test.go as it is")
+	}
+}
+
 // TestMyths holds that the tests exist which docs/myths.md names as proofs.
 func TestMyths(t *testing.T) {
 	page, err := os.ReadFile("docs/myths.md")
