@@ -310,12 +310,10 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 		}
 	}
 	if exists {
-		c.Object = live
 		if !isOwned(live, call.owner) {
-			c.Object = nil
 			return c, reject(fmt.Errorf("it exists and does not belong to this %s: delete it, or give one of them another name", call.kind.Kind))
 		}
-		if live.GetDeletionTimestamp() != nil {
+		if c.Object = live.DeepCopyObject().(T); live.GetDeletionTimestamp() != nil {
 			return c, nil
 		}
 	}
@@ -326,7 +324,9 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 	if err != nil {
 		return c, err
 	}
-	c.Object = response
+	if sent {
+		c.Object = response
+	}
 	c.Changed = sent && (!exists || response.GetResourceVersion() != live.GetResourceVersion())
 	if c.Changed {
 		did, reason := "changed", "Changed"
@@ -438,11 +438,13 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 	return false, nil
 }
 
-// callKey is the key of the *call in the context of a call.
+// callKey is the key of the *call in its context.
 type callKey struct{}
 
-// A call is one call of a function of a Reconciler.
+// A call is one call of a function of a Reconciler, and its context.
 type call struct {
+	context.Context //nolint:containedctx // it is that context
+
 	c     *Controller
 	owner metav1.Object // which the function does not get
 	kind  schema.GroupVersionKind
@@ -459,8 +461,16 @@ type call struct {
 }
 
 // begin returns a call about an object.
-func (c *Controller) begin(owner metav1.Object, kind schema.GroupVersionKind) *call {
-	return &call{c: c, owner: owner, kind: kind}
+func (c *Controller) begin(ctx context.Context, owner metav1.Object, kind schema.GroupVersionKind) *call {
+	return &call{Context: ctx, c: c, owner: owner, kind: kind}
+}
+
+// Value implements context.Context.
+func (call *call) Value(key any) any {
+	if key == (callKey{}) {
+		return call
+	}
+	return call.Context.Value(key)
 }
 
 // lend notes the copy that the function gets, and the proof that it carries the finalizer.
@@ -480,14 +490,11 @@ func callOf(ctx context.Context) (*call, error) {
 	return call, nil
 }
 
-// run calls f with the context of the call, which has no effect afterwards.
-func (call *call) run(ctx context.Context, f func(context.Context) (reconcile.Result, error)) (reconcile.Result, error) {
-	defer func() {
-		call.mu.Lock()
-		defer call.mu.Unlock()
-		call.ended = true
-	}()
-	return f(context.WithValue(ctx, callKey{}, call))
+// end notes that the function has returned. The call has no effect any more.
+func (call *call) end() {
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	call.ended = true
 }
 
 // claim notes that the call names a child. It may do so once.
@@ -550,6 +557,9 @@ func (call *call) get(id childID) (Child, bool) {
 func (call *call) objects() []metav1.Object {
 	call.mu.Lock()
 	defer call.mu.Unlock()
+	if len(call.order) == 0 {
+		return nil
+	}
 	objects := make([]metav1.Object, len(call.order))
 	for i, id := range call.order {
 		objects[i] = call.found[id].Object

@@ -139,7 +139,7 @@ func Kind[T interface {
 	if r.Finalizer != "" {
 		op.Writes(k.name, "patch")
 	}
-	if k.writesStatus() {
+	if k.writes {
 		op.Writes(schema.GroupResource{Group: k.name.Group, Resource: k.name.Resource + "/status"}, "patch")
 	}
 	return c
@@ -152,7 +152,9 @@ type kind[T interface {
 }] struct {
 	Reconciler[T]
 	*resource[T]
-	c *Controller
+	c      *Controller
+	status bool // T has one
+	writes bool // which is written
 
 	mu      sync.Mutex
 	failing map[types.NamespacedName]time.Time // since when, for keys that fail
@@ -166,6 +168,8 @@ func (k *kind[T]) check(resource schema.GroupVersionResource) error {
 		return fmt.Errorf("Kind: the Go type is %s: use a pointer to a struct, such as *v1.Website", typ)
 	}
 	sample = reflect.New(typ.Elem()).Interface().(T)
+	k.status = outcome.HasStatus(sample)
+	k.writes = k.status && !k.ReadOnly
 	switch {
 	case k.Reconcile == nil:
 		return errors.New("Reconciler.Reconcile is nil")
@@ -179,7 +183,7 @@ func (k *kind[T]) check(resource schema.GroupVersionResource) error {
 		return fmt.Errorf("Reconciler.Finalizer is %q: use a domain, a slash and a word, such as example.com/bucket", k.Finalizer)
 	case k.PruneAll && !k.Prune:
 		return errors.New("Reconciler.PruneAll has no effect without Prune: set both")
-	case !strings.Contains(resource.Group, ".") && outcome.HasStatus(sample) && !k.ReadOnly: // a kind of Kubernetes
+	case !strings.Contains(resource.Group, ".") && k.writes: // a kind of Kubernetes
 		return fmt.Errorf("the status of %s belongs to another controller: set Reconciler.ReadOnly", typ.Elem().Name())
 	case k.Phases != nil && k.ReadOnly:
 		return errors.New("Reconciler.Phases and ReadOnly exclude each other")
@@ -188,10 +192,6 @@ func (k *kind[T]) check(resource schema.GroupVersionResource) error {
 		return fmt.Errorf("Reconciler.%w", err)
 	}
 	return nil
-}
-
-func (k *kind[T]) writesStatus() bool {
-	return !k.ReadOnly && outcome.HasStatus(reflect.New(reflect.TypeFor[T]().Elem()).Interface())
 }
 
 // call is the Func of the loop.
@@ -211,7 +211,7 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 		return reconcile.Result{}, err
 	}
 	obj := k.copy(before)
-	call := k.c.begin(before, k.kind)
+	call := k.c.begin(ctx, before, k.kind)
 	if k.Finalizer != "" {
 		// obj shows the finalizer and is newer than any cache, so a dry run would confirm no more.
 		held, err := finalizer.Add(context.WithValue(ctx, calls.LiveRead{}, false), k.client.Namespace(before.GetNamespace()), obj, k.Finalizer)
@@ -220,13 +220,11 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 		}
 		call.lend(obj, held)
 	}
-	res, err := call.run(ctx, func(ctx context.Context) (reconcile.Result, error) {
-		return k.Reconcile(ctx, obj)
-	})
+	res, err := k.run(call, obj)
 	if field := outcome.Metadata(before, obj); field != "" {
 		err = errors.Join(err, fmt.Errorf("operator: Reconcile changed %s of its copy, which is never written: write it with a client: %w", field, reconcile.ErrTerminal))
 	}
-	if err == nil {
+	if err == nil && k.Prune {
 		var more bool
 		if more, err = k.c.pruneChildren(ctx, call, k.confirm(before)); more && (res.RequeueAfter <= 0 || res.RequeueAfter > time.Second) {
 			res.RequeueAfter = time.Second
@@ -235,10 +233,25 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 	return res, k.report(ctx, key, before, obj, outcome.Call{Err: err, Children: call.objects()}, err)
 }
 
+// run calls Reconcile.
+func (k *kind[T]) run(call *call, obj T) (reconcile.Result, error) {
+	defer call.end()
+	return k.Reconcile(call, obj)
+}
+
+// cleanup calls Cleanup.
+func (k *kind[T]) cleanup(call *call, obj T) error {
+	defer call.end()
+	if k.Cleanup == nil {
+		return nil
+	}
+	return k.Cleanup(call, obj)
+}
+
 // copy returns the copy that the functions get.
 func (k *kind[T]) copy(obj T) T {
 	copied := obj.DeepCopy()
-	if k.writesStatus() {
+	if k.writes {
 		outcome.Hide(copied)
 	}
 	return copied
@@ -284,14 +297,9 @@ func (k *kind[T]) confirm(obj T) func(ctx context.Context) error {
 func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T) (reconcile.Result, error) {
 	obj := k.copy(before)
 	_, _, err := finalizer.Ensure(ctx, k.client.Namespace(before.GetNamespace()), obj, k.Finalizer, func(ctx context.Context, held finalizer.Held[T]) error {
-		call := k.c.begin(before, k.kind)
+		call := k.c.begin(ctx, before, k.kind)
 		call.lend(obj, held)
-		_, err := call.run(ctx, func(ctx context.Context) (reconcile.Result, error) {
-			if k.Cleanup == nil {
-				return reconcile.Result{}, nil
-			}
-			return reconcile.Result{}, k.Cleanup(ctx, obj)
-		})
+		err := k.cleanup(call, obj)
 		if field := outcome.Metadata(before, obj); field != "" {
 			return errors.Join(err, fmt.Errorf("operator: Cleanup changed %s of its copy, which is never written: write it with a client: %w", field, reconcile.ErrTerminal))
 		}
@@ -315,14 +323,17 @@ func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T)
 // report writes the status of obj after a call whose error in the loop is err. It returns that error, with
 // the one of the write.
 func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, obj T, c outcome.Call, err error) error {
+	c.Lasting = k.lasts(ctx, key, c.Err)
+	if !k.status {
+		return err
+	}
 	c.Class = reconcile.Class(c.Err)
 	if c.Err != nil && c.Class == controllerkit.ResultError && ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		c.Class = controllerkit.ResultTimeout
 	}
-	c.Lasting = k.lasts(ctx, key, c.Err)
 	c.Generation, c.Rules, c.Phases = before.GetGeneration(), k.Rules, k.Phases
-	if !k.writesStatus() {
-		if outcome.HasStatus(before) && outcome.Changed(before, obj) {
+	if !k.writes {
+		if outcome.Changed(before, obj) {
 			err = errors.Join(err, fmt.Errorf("operator: Reconcile changed the status of its copy, and ReadOnly is set: %w", reconcile.ErrTerminal))
 		}
 		return err

@@ -193,9 +193,13 @@ func (r *resource[T]) owned(owner types.UID) (children []metav1.Object, err erro
 	return children, nil
 }
 
-// get returns a private copy of the object in the cache. ok is false if there is none.
+// get returns the object in the cache, which must not be modified. ok is false if there is none.
 func (r *resource[T]) get(namespace, name string) (obj T, ok bool, err error) {
-	obj, err = r.lister.Get(namespace, name)
+	if shared, is := r.lister.(copying[T]); is {
+		obj, err = shared.lister.Namespace(namespace).Get(name)
+	} else {
+		obj, err = r.lister.Get(namespace, name)
+	}
 	if apierrors.IsNotFound(err) {
 		return obj, false, nil
 	}

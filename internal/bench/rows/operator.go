@@ -59,6 +59,31 @@ func assembled(config *rest.Config, from func(kubernetes.Interface) coreinformer
 	return op.Run, nil
 }
 
+// byKind gives the function an object and in its context the state of the call.
+func byKind(config *rest.Config, from func(kubernetes.Interface) coreinformers.ConfigMapInformer, f reconcile.Func[types.NamespacedName]) (func(context.Context) error, error) {
+	op, err := operator.New(config, operator.Options{Name: queueName})
+	if err != nil {
+		return nil, err
+	}
+	kube, err := kubernetes.NewForConfig(op.Config)
+	if err != nil {
+		return nil, err
+	}
+	source := from(kube)
+	configMaps := source.Informer()
+	if caught, ok := source.(caughtConfigMaps); ok {
+		configMaps = storedConfigMaps{configMaps, caught.store}
+	}
+	op.Inform(corev1.Resource("configmaps"), configMaps)
+	c := operator.Kind(op, corev1.SchemeGroupVersion.WithResource("configmaps"), operator.Reconciler[*corev1.ConfigMap]{
+		Reconcile: func(ctx context.Context, cm *corev1.ConfigMap) (reconcile.Result, error) {
+			return f(ctx, types.NamespacedName{Namespace: cm.Namespace, Name: cm.Name})
+		},
+	})
+	c.Loop.Workers = reconcilers
+	return op.Run, nil
+}
+
 func byPieces(config *rest.Config, from func(kubernetes.Interface) coreinformers.ConfigMapInformer, f reconcile.Func[types.NamespacedName]) (func(context.Context) error, error) {
 	m, err := metrics.New(nil)
 	if err != nil {
@@ -131,6 +156,26 @@ func init() {
 						return dispatch(ctx, m, p.loop, c, nil)
 					}
 				}, c.name)...)
+			}
+			return pairs, nil, nil
+		},
+	})
+	bench.Register(bench.Row{
+		Name: "operator/kind",
+		About: "The work of operator/dispatch, by a function of a key that reads the object from the cache, and by a function of operator.Kind, which gets a copy of the " +
+			"object and also reads it. The pieces are those of operator/dispatch.",
+		Op:    "key",
+		Goals: []bench.Goal{{Figure: bench.Time, Rival: piecesByHand, AtMost: 1.15}},
+		Pairs: func(context.Context) (pairs []bench.Pair, _ func(), _ error) {
+			for _, c := range dispatchCases() {
+				run := func(p program) func(context.Context, *bench.Meter) (int, error) {
+					return func(ctx context.Context, m *bench.Meter) (int, error) { return dispatch(ctx, m, p.loop, c, nil) }
+				}
+				pairs = append(pairs, bench.Pair{
+					Case:   c.name,
+					Ours:   bench.Contender{Name: "operator.Kind", Run: run(byKind)},
+					Theirs: bench.Contender{Name: piecesByHand, Run: run(byPieces)},
+				})
 			}
 			return pairs, nil, nil
 		},
@@ -227,7 +272,7 @@ func (p program) loop(ctx context.Context, w *noOp) (*running, error) {
 	server := httptest.NewServer(http.HandlerFunc(serveDiscovery))
 	events := &handlersCatcher{SharedIndexInformer: informers.NewSharedInformerFactory(fake.NewClientset(), 0).Core().V1().ConfigMaps().Informer()}
 	run, err := p(&rest.Config{Host: server.URL}, func(kubernetes.Interface) coreinformers.ConfigMapInformer {
-		return caughtConfigMaps{informer: events, lister: w.lister}
+		return caughtConfigMaps{informer: events, lister: w.lister, store: w.store}
 	}, func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 		return reconcile.Result{}, w.reconcile(ctx, key)
 	})
@@ -268,10 +313,19 @@ func serveDiscovery(w http.ResponseWriter, r *http.Request) {
 type caughtConfigMaps struct {
 	informer *handlersCatcher
 	lister   corev1listers.ConfigMapLister
+	store    cache.Indexer // that lister reads
 }
 
 func (c caughtConfigMaps) Informer() cache.SharedIndexInformer   { return c.informer }
 func (c caughtConfigMaps) Lister() corev1listers.ConfigMapLister { return c.lister }
+
+// storedConfigMaps is an informer whose objects are in another store.
+type storedConfigMaps struct {
+	cache.SharedIndexInformer
+	store cache.Indexer
+}
+
+func (i storedConfigMaps) GetIndexer() cache.Indexer { return i.store }
 
 // handlersCatcher is an informer without objects that keeps the handlers. It calls them
 // with the events of the row.

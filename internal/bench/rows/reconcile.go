@@ -104,6 +104,7 @@ func (s *stage) event(h cache.ResourceEventHandler) {
 // sends to done.
 type noOp struct {
 	lister corev1listers.ConfigMapLister
+	store  cache.Indexer // that lister reads
 	left   atomic.Int64
 	done   chan struct{}
 
@@ -372,7 +373,7 @@ func dispatch(
 	ctx context.Context, m *bench.Meter, open loop, c dispatchCase, look func(ctx context.Context, key types.NamespacedName),
 ) (ops int, err error) {
 	s := newStage()
-	w := &noOp{lister: corev1listers.NewConfigMapLister(s.store), done: make(chan struct{}, 1), look: look}
+	w := &noOp{lister: corev1listers.NewConfigMapLister(s.store), store: s.store, done: make(chan struct{}, 1), look: look}
 	r, err := open(logr.NewContext(ctx, logr.New(&quiet{})), w)
 	if err != nil {
 		return 0, err

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/finalizer"
@@ -176,6 +178,9 @@ func HasPhase(obj any) bool { return value(member(obj, "status"), "phase").Kind(
 // Metadata returns the name of the first field of the metadata in which two objects of one type
 // differ, such as "metadata.labels", or "".
 func Metadata(before, after metav1.Object) string {
+	if sameMetadata(before, after) {
+		return ""
+	}
 	a, b := member(before, "metadata"), member(after, "metadata")
 	if !a.IsValid() || a.Kind() != reflect.Struct || apiequality.Semantic.DeepEqual(a.Interface(), b.Interface()) {
 		return ""
@@ -187,6 +192,29 @@ func Metadata(before, after metav1.Object) string {
 		}
 	}
 	return "metadata"
+}
+
+// sameMetadata reports whether the metadata of generated types is surely the same. In each call it saves a
+// comparison by reflection, which takes longer than all the rest.
+func sameMetadata(before, after metav1.Object) bool {
+	a, ok := before.(metav1.ObjectMetaAccessor)
+	b, ok2 := after.(metav1.ObjectMetaAccessor)
+	if !ok || !ok2 {
+		return false
+	}
+	x, ok := a.GetObjectMeta().(*metav1.ObjectMeta)
+	y, ok2 := b.GetObjectMeta().(*metav1.ObjectMeta)
+	return ok && ok2 && x.Name == y.Name && x.GenerateName == y.GenerateName && x.Namespace == y.Namespace && x.SelfLink == y.SelfLink &&
+		x.UID == y.UID && x.ResourceVersion == y.ResourceVersion && x.Generation == y.Generation && x.CreationTimestamp.Equal(&y.CreationTimestamp) &&
+		x.DeletionTimestamp.Equal(y.DeletionTimestamp) && ptr.Equal(x.DeletionGracePeriodSeconds, y.DeletionGracePeriodSeconds) &&
+		maps.Equal(x.Labels, y.Labels) && maps.Equal(x.Annotations, y.Annotations) && slices.Equal(x.Finalizers, y.Finalizers) &&
+		slices.EqualFunc(x.OwnerReferences, y.OwnerReferences, func(a, b metav1.OwnerReference) bool {
+			return a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Name == b.Name && a.UID == b.UID &&
+				ptr.Equal(a.Controller, b.Controller) && ptr.Equal(a.BlockOwnerDeletion, b.BlockOwnerDeletion)
+		}) && slices.EqualFunc(x.ManagedFields, y.ManagedFields, func(a, b metav1.ManagedFieldsEntry) bool {
+		return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.FieldsType == b.FieldsType && a.Subresource == b.Subresource &&
+			a.Time.Equal(b.Time) && (a.FieldsV1 == b.FieldsV1 || a.FieldsV1 != nil && b.FieldsV1 != nil && a.FieldsV1.Equal(*b.FieldsV1))
+	})
 }
 
 // Wrong returns an error if the status of T cannot have the phases.

@@ -2,6 +2,7 @@ package outcome_test
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +152,31 @@ func TestReportShapes(t *testing.T) {
 		w := &widget{}
 		if change(w); outcome.Metadata(&widget{}, w) != field {
 			t.Errorf("Metadata() = %q, want %q", outcome.Metadata(&widget{}, w), field)
+		}
+	}
+}
+
+// TestMetadata: a change of any field of the metadata is found, and copies are equal.
+func TestMetadata(t *testing.T) {
+	now, yes, seconds := metav1.Unix(1, 0), true, int64(3)
+	full := func() *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Name: "n", GenerateName: "g", Namespace: "ns", SelfLink: "s", UID: "u", ResourceVersion: "1", Generation: 2, CreationTimestamp: now,
+			DeletionTimestamp: &now, DeletionGracePeriodSeconds: &seconds, Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
+			Finalizers: []string{"f"}, OwnerReferences: []metav1.OwnerReference{{Kind: "K", Name: "o", UID: "v", Controller: &yes}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", Operation: "Apply", Time: &now, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1("{}")}},
+		}}
+	}
+	if got := outcome.Metadata(full(), full().DeepCopy()); got != "" {
+		t.Errorf("Metadata() of a copy = %q", got)
+	}
+	typ := reflect.TypeFor[metav1.ObjectMeta]()
+	for i := range typ.NumField() {
+		changed := full()
+		reflect.ValueOf(&changed.ObjectMeta).Elem().Field(i).SetZero()
+		name, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
+		if got := outcome.Metadata(full(), changed); got != "metadata."+name {
+			t.Errorf("Metadata() without %s = %q", name, got)
 		}
 	}
 }
