@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"reflect"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -26,6 +25,7 @@ type resource[T controllerkit.Object] struct {
 	about
 	client   *crd.Client[T]
 	informer cache.SharedIndexInformer
+	indexer  cache.Indexer // of the informer
 	lister   copies[T]
 }
 
@@ -124,11 +124,12 @@ func (r *resource[T]) inform(op *Operator) error {
 	default:
 		r.informer = r.client.Namespace(r.namespace).Informer(0, nil).Informer()
 	}
+	r.indexer = r.informer.GetIndexer()
 	if own, ok := r.informer.(copies[T]); ok { // of package compact
 		r.lister = own
 		return nil
 	}
-	r.lister = copying[T]{r.client.Lister(r.informer.GetIndexer())}
+	r.lister = copying[T]{r.client.Lister(r.indexer)}
 	return nil
 }
 
@@ -181,7 +182,7 @@ func ownersOf(obj any) ([]string, error) {
 
 // owned returns the metadata of the children in the cache that an owner has.
 func (r *resource[T]) owned(owner types.UID) (children []metav1.Object, err error) {
-	keys, err := r.informer.GetIndexer().IndexKeys(ownerIndex, string(owner))
+	keys, err := r.indexer.IndexKeys(ownerIndex, string(owner))
 	if err != nil {
 		return nil, err
 	}
@@ -195,13 +196,12 @@ func (r *resource[T]) owned(owner types.UID) (children []metav1.Object, err erro
 
 // get returns the object in the cache, which must not be modified. ok is false if there is none.
 func (r *resource[T]) get(namespace, name string) (obj T, ok bool, err error) {
-	if shared, is := r.lister.(copying[T]); is {
-		obj, err = shared.lister.Namespace(namespace).Get(name)
-	} else {
-		obj, err = r.lister.Get(namespace, name)
+	item, ok, err := r.indexer.GetByKey(cache.ObjectName{Namespace: namespace, Name: name}.String())
+	if err != nil || !ok {
+		return obj, false, err
 	}
-	if apierrors.IsNotFound(err) {
-		return obj, false, nil
+	if obj, ok = item.(T); !ok {
+		return obj, false, fmt.Errorf("the cache of %s has a %T: use an informer of %T", r.name, item, obj)
 	}
-	return obj, err == nil, err
+	return obj, true, nil
 }
