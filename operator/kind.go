@@ -260,10 +260,10 @@ func (k *kind[T]) copy(obj T) T {
 // hold returns the object with its finalizer stored, read from the API server if the cache may be too
 // old.
 func (k *kind[T]) hold(ctx context.Context, cached T) (live T, err error) {
-	client := k.client.Namespace(cached.GetNamespace())
 	if k.Finalizer == "" && !consistency.LiveRead(ctx) {
 		return cached, nil
 	}
+	client := k.client.Namespace(cached.GetNamespace())
 	if k.Finalizer != "" && !finalizer.Has(cached, k.Finalizer) {
 		if _, err := finalizer.Add(ctx, client, cached, k.Finalizer); err != nil {
 			return live, err
