@@ -61,7 +61,7 @@ func (b *Box) DeepCopy() *Box {
 
 func (b *Box) DeepCopyObject() runtime.Object { return b.DeepCopy() }
 
-var boxVersion = schema.GroupVersion{Group: "box.example.com", Version: "v1"} //nolint:gochecknoglobals // a constant
+var boxVersion = schema.GroupVersion{Group: "box.example.com", Version: "v1"}
 
 // installBoxes installs the CustomResourceDefinition of Box for the tests of a test.
 func installBoxes(t *testing.T, version schema.GroupVersion) {

@@ -35,7 +35,7 @@ type rented struct {
 }
 
 // rentedVersion is that of a definition of its own, because the two tests of boxes run at the same time.
-var rentedVersion = schema.GroupVersion{Group: "rented.example.com", Version: "v1"} //nolint:gochecknoglobals // a constant
+var rentedVersion = schema.GroupVersion{Group: "rented.example.com", Version: "v1"}
 
 const accountAnnotation = "box.example.com/account"
 

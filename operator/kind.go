@@ -188,10 +188,7 @@ func (k *kind[T]) check(resource schema.GroupVersionResource) error {
 	case k.Phases != nil && k.ReadOnly:
 		return errors.New("Reconciler.Phases and ReadOnly exclude each other")
 	}
-	if err := outcome.Wrong(sample, k.Phases); err != nil {
-		return fmt.Errorf("Reconciler.%w", err)
-	}
-	return nil
+	return outcome.Wrong(sample, k.Phases)
 }
 
 // call is the Func of the loop.

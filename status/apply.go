@@ -13,8 +13,8 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/calls"
-	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/fields"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // Applier is the one method of a client that [Apply] calls. Typed clients of kinds with a

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/fields"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // The reasons of the conditions that [Summary] makes if no part's reason fits.

@@ -12,8 +12,8 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/controllerkit/controllerkit/internal/calls"
-	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/fields"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 var errNoClient = errors.New("status: the client is nil: pass the client of the object's kind")

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/controllerkit/controllerkit/internal/fields"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/status"
-	"github.com/controllerkit/controllerkit/internal/fields"
 )
 
 // The types of the conditions that kstatus reads in every kind. Of a condition it reads only

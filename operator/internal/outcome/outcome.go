@@ -204,7 +204,7 @@ func sameMetadata(before, after metav1.Object) bool {
 	}
 	x, ok := a.GetObjectMeta().(*metav1.ObjectMeta)
 	y, ok2 := b.GetObjectMeta().(*metav1.ObjectMeta)
-	return ok && ok2 && x.Name == y.Name && x.GenerateName == y.GenerateName && x.Namespace == y.Namespace && x.SelfLink == y.SelfLink &&
+	return ok && ok2 && x.Name == y.Name && x.GenerateName == y.GenerateName && x.Namespace == y.Namespace &&
 		x.UID == y.UID && x.ResourceVersion == y.ResourceVersion && x.Generation == y.Generation && x.CreationTimestamp.Equal(&y.CreationTimestamp) &&
 		x.DeletionTimestamp.Equal(y.DeletionTimestamp) && ptr.Equal(x.DeletionGracePeriodSeconds, y.DeletionGracePeriodSeconds) &&
 		maps.Equal(x.Labels, y.Labels) && maps.Equal(x.Annotations, y.Annotations) && slices.Equal(x.Finalizers, y.Finalizers) &&
@@ -223,11 +223,11 @@ func Wrong(obj any, phases map[kstatus.State]string) error {
 	case len(phases) == 0:
 		return nil
 	case !HasPhase(obj):
-		return fmt.Errorf("Phases is set, and the status of %T has no text field phase: add it, or remove Phases", obj)
+		return fmt.Errorf("Reconciler.Phases is set, and the status of %T has no text field phase: add it, or remove Phases", obj)
 	}
 	for state := range phases {
 		if !slices.Contains([]kstatus.State{kstatus.Ready, kstatus.Progressing, kstatus.Failed, kstatus.Terminating}, state) {
-			return fmt.Errorf("Phases has the state %q: use Ready, Progressing, Failed and Terminating of package kstatus", state)
+			return fmt.Errorf("Reconciler.Phases has the state %q: use Ready, Progressing, Failed and Terminating of package kstatus", state)
 		}
 	}
 	return nil
