@@ -104,9 +104,8 @@ func resourceOf[T controllerkit.Object](op *Operator, gvr schema.GroupVersionRes
 	return r, nil
 }
 
-// inform sets the informer: that of Inform, otherwise a compact one for a kind that the API server
-// sends in protobuf, because each read is a copy, and one of decoded objects for the others, whose
-// JSON is expensive to decode.
+// inform sets the informer: that of Inform, otherwise a new one. For a kind that the API server sends in
+// protobuf it is a compact one. JSON is expensive to decode, so the cache of another kind holds decoded objects.
 func (r *resource[T]) inform(op *Operator) error {
 	own := op.informers[r.name]
 	r.namespace = op.options.Namespace

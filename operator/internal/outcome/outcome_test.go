@@ -183,3 +183,15 @@ func TestMetadata(t *testing.T) {
 		}
 	}
 }
+
+func TestWrong(t *testing.T) {
+	for want, wrong := range map[string]error{
+		"": errors.Join(outcome.Wrong(&corev1.Pod{}, phases), outcome.Wrong(&corev1.ConfigMap{}, nil)),
+		"the status of *v1.ConfigMap has no text field phase": outcome.Wrong(&corev1.ConfigMap{}, phases),
+		`Phases has the state "Unknown"`:                      outcome.Wrong(&corev1.Pod{}, map[kstatus.State]string{kstatus.Unknown: "x"}),
+	} {
+		if (wrong == nil) != (want == "") || wrong != nil && !strings.Contains(wrong.Error(), want) {
+			t.Errorf("Wrong() = %v, want %q", wrong, want)
+		}
+	}
+}
