@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
-	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -24,6 +23,7 @@ import (
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/owner"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/ssa"
 	"github.com/controllerkit/controllerkit/status"
@@ -102,8 +102,10 @@ func (r *byHand) reconcile(ctx context.Context, key types.NamespacedName) (recon
 // apply makes the items children of the box.
 func (r *byHand) apply(ctx context.Context, b *Box) (children []metav1.Object, err error) {
 	client := r.kube.CoreV1().ConfigMaps(b.Namespace)
-	owner := applymetav1.OwnerReference().WithAPIVersion(boxVersion.String()).WithKind("Box").
-		WithName(b.Name).WithUID(b.UID).WithController(true).WithBlockOwnerDeletion(true)
+	ref, err := owner.Controller(b, boxVersion.WithKind("Box"))
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range b.Spec.Items {
 		live, err := r.items.ConfigMaps(b.Namespace).Get(name)
 		if apierrors.IsNotFound(err) { // an object that the cache does not show yet must not be adopted
@@ -120,7 +122,7 @@ func (r *byHand) apply(ctx context.Context, b *Box) (children []metav1.Object, e
 			children = append(children, live)
 			continue
 		}
-		config := applycorev1.ConfigMap(name, b.Namespace).WithOwnerReferences(owner).WithData(map[string]string{"text": b.Spec.Text})
+		config := applycorev1.ConfigMap(name, b.Namespace).WithOwnerReferences(ref).WithData(map[string]string{"text": b.Spec.Text})
 		applied, changed, err := r.memory.ApplyChanged(ctx, "shelf", client.Apply, config, live, applycorev1.ExtractConfigMap)
 		if err != nil {
 			return children, err

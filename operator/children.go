@@ -68,6 +68,7 @@ func Children[T controllerkit.Object, C any](c *Controller, resource schema.Grou
 		}
 	}
 	c.children[r.kind.GroupKind()] = k
+	c.childKinds = append(c.childKinds, k)
 	c.owns = true
 	owned[T](c, r.name, r, c.ownerKeys, nil)
 	verbs := []string{"get", "create", "patch"}
@@ -146,7 +147,9 @@ func (c *Controller) Apply(ctx context.Context, objects ...any) ([]Child, error)
 			return nil, fmt.Errorf("operator: Apply: object %d: %w", i, reject(err))
 		}
 	}
-	call.allow()
+	call.mu.Lock()
+	call.applied = true
+	call.mu.Unlock()
 	children := make([]Child, len(all))
 	var errs []error
 	for i, w := range all {
@@ -186,17 +189,13 @@ type wanted struct {
 
 // want checks a configuration and adds the owner.
 func (c *Controller) want(call *call, obj any) (w wanted, err error) {
+	_, typed := obj.(metav1.Object)
 	_, untyped := obj.(*unstructured.Unstructured)
-	switch o := obj.(type) {
-	case nil:
-		return w, errors.New("it is nil: pass an apply configuration")
-	case metav1.Object:
-		if !untyped {
-			return w, fmt.Errorf("it is a %T, whose empty fields would be applied, too: pass an apply configuration or an *unstructured.Unstructured", o)
-		}
-	}
-	if kube.IsNil(obj) {
-		return w, fmt.Errorf("it is a nil %T: pass an apply configuration", obj)
+	switch {
+	case kube.IsNil(obj):
+		return w, fmt.Errorf("it is nil, of type %T: pass an apply configuration", obj)
+	case typed && !untyped:
+		return w, fmt.Errorf("it is a %T, whose empty fields would be applied, too: pass an apply configuration or an *unstructured.Unstructured", obj)
 	}
 	if w.config, err = asUnstructured(obj); err != nil {
 		return w, err
@@ -368,7 +367,7 @@ func (k *childKind[T]) labelled(ctx context.Context, owner types.UID) (children 
 func (c *Controller) deleteElsewhere(ctx context.Context, owner metav1.Object) error {
 	left := 0
 	var errs []error
-	for _, k := range c.sortedChildren() {
+	for _, k := range c.childKinds {
 		children, err := k.labelled(ctx, owner.GetUID())
 		errs = append(errs, err)
 		left += len(children)
@@ -389,16 +388,6 @@ func (c *Controller) deleteElsewhere(ctx context.Context, owner metav1.Object) e
 	}
 }
 
-// sortedChildren returns the kinds of children in a fixed order.
-func (c *Controller) sortedChildren() []child {
-	kinds := slices.SortedFunc(maps.Keys(c.children), func(a, b schema.GroupKind) int { return strings.Compare(a.String(), b.String()) })
-	all := make([]child, len(kinds))
-	for i, kind := range kinds {
-		all[i] = c.children[kind]
-	}
-	return all
-}
-
 // pruneChildren deletes the children that the call has not applied. more reports that some are left for
 // the next call.
 func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func(context.Context) error) (more bool, err error) {
@@ -406,7 +395,7 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 		return false, nil
 	}
 	deleted := 0
-	for _, k := range c.sortedChildren() {
+	for _, k := range c.childKinds {
 		children, err := k.owned(call.owner.GetUID())
 		if err != nil {
 			return false, fmt.Errorf("operator: prune: %w", err)
@@ -509,13 +498,6 @@ func (call *call) claim(id childID) error {
 	}
 	call.claimed[id] = struct{}{}
 	return nil
-}
-
-// allow notes that the call has named its children.
-func (call *call) allow() {
-	call.mu.Lock()
-	defer call.mu.Unlock()
-	call.applied = true
 }
 
 // note keeps the result for a child.

@@ -50,6 +50,7 @@ type Controller struct {
 
 	// Of Kind.
 	children                   map[schema.GroupKind]child // nil without Kind
+	childKinds                 []child                    // the same in the order of registration
 	gvk                        schema.GroupVersionKind
 	manager                    string
 	prune, pruneAll, elsewhere bool

@@ -223,7 +223,11 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 	}
 	if err == nil && k.Prune {
 		var more bool
-		if more, err = k.c.pruneChildren(ctx, call, k.confirm(before)); more && (res.RequeueAfter <= 0 || res.RequeueAfter > time.Second) {
+		more, err = k.c.pruneChildren(ctx, call, func(ctx context.Context) error {
+			_, err := consistency.ConfirmLive(ctx, k.client.Namespace(before.GetNamespace()), before)
+			return err
+		})
+		if more && (res.RequeueAfter <= 0 || res.RequeueAfter > time.Second) {
 			res.RequeueAfter = time.Second
 		}
 	}
@@ -279,15 +283,6 @@ func (k *kind[T]) hold(ctx context.Context, cached T) (live T, err error) {
 		return live, fmt.Errorf("operator: read %s %s: %w", k.kind.Kind, kube.NameOf(cached), err)
 	}
 	return live, nil
-}
-
-// confirm returns a function that returns an error unless the object is the live one, in the same
-// version.
-func (k *kind[T]) confirm(obj T) func(ctx context.Context) error {
-	return func(ctx context.Context) error {
-		_, err := consistency.ConfirmLive(ctx, k.client.Namespace(obj.GetNamespace()), obj)
-		return err
-	}
 }
 
 // clean calls Cleanup and removes the finalizer.

@@ -445,8 +445,8 @@ func testInvalidChildren(t *testing.T, s *shelf) {
 	}{
 		{[]any{item("x"), item("x")}, "object 1: ConfigMap " + s.namespace + "/x is applied twice in one call: apply it once, with all its fields"},
 		{[]any{item("x"), secret}, "object 1: Secret " + s.namespace + "/s is of a kind that is not registered: call operator.Children for it"},
-		{[]any{nil}, "object 0: it is nil: pass an apply configuration"},
-		{[]any{(*applycorev1.ConfigMapApplyConfiguration)(nil)}, "object 0: it is a nil *v1.ConfigMapApplyConfiguration"},
+		{[]any{nil}, "object 0: it is nil, of type <nil>: pass an apply configuration"},
+		{[]any{(*applycorev1.ConfigMapApplyConfiguration)(nil)}, "object 0: it is nil, of type *v1.ConfigMapApplyConfiguration"},
 		{[]any{&corev1.ConfigMap{}}, "object 0: it is a *v1.ConfigMap, whose empty fields would be applied, too: pass an apply configuration"},
 		{[]any{"x"}, "object 0: a string is not an apply configuration"},
 		{[]any{func() {}}, "object 0: encode the configuration"},

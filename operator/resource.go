@@ -73,7 +73,7 @@ func resourceOf[T controllerkit.Object](op *Operator, gvr schema.GroupVersionRes
 		r, ok := known.(*resource[T])
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("%s has two Go types, %s and %s: use one", name, typeOf(known), reflect.TypeFor[T]())
+			return nil, fmt.Errorf("%s has two Go types, %s and %s: use one", name, reflect.TypeOf(known).Elem(), reflect.TypeFor[T]())
 		case r.kind.Version != gvr.Version:
 			return nil, fmt.Errorf("%s has two versions, %s and %s: use one", name, r.kind.Version, gvr.Version)
 		}
@@ -149,10 +149,6 @@ func (c copying[T]) List(namespace string, selector labels.Selector) ([]T, error
 		found[i] = obj.DeepCopyObject().(T)
 	}
 	return found, err
-}
-
-func typeOf(known any) reflect.Type {
-	return reflect.TypeOf(known).Elem() // names the type parameter
 }
 
 const (

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/controllerkit/controllerkit/owner"
@@ -51,4 +52,27 @@ func ExampleClaim() {
 	// Output:
 	// claimed found true
 	// left has 0 owners <nil>
+}
+
+// The references of an apply configuration: the object that controls it, and one that shares it.
+func ExampleController() {
+	widget := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "widget", UID: "0a1b"}}
+	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
+	controller, err := owner.Controller(widget, kind)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	shared, err := owner.Reference(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "other", UID: "2c3d"}}, kind)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	config := applycorev1.Secret("password", "default").WithOwnerReferences(controller, shared)
+	for _, ref := range config.OwnerReferences {
+		fmt.Println(*ref.Kind, *ref.Name, ref.Controller != nil)
+	}
+	// Output:
+	// ConfigMap widget true
+	// ConfigMap other false
 }

@@ -172,9 +172,6 @@ func Changed(before, after any) bool {
 // HasStatus reports whether objects of the type have a status.
 func HasStatus(obj any) bool { return member(obj, "status").IsValid() }
 
-// HasPhase reports whether the status has a text in the field phase.
-func HasPhase(obj any) bool { return value(member(obj, "status"), "phase").Kind() == reflect.String }
-
 // Metadata returns the name of the first field of the metadata in which two objects of one type
 // differ, such as "metadata.labels", or "".
 func Metadata(before, after metav1.Object) string {
@@ -222,7 +219,7 @@ func Wrong(obj any, phases map[kstatus.State]string) error {
 	switch {
 	case len(phases) == 0:
 		return nil
-	case !HasPhase(obj):
+	case value(member(obj, "status"), "phase").Kind() != reflect.String:
 		return fmt.Errorf("Reconciler.Phases is set, and the status of %T has no text field phase: add it, or remove Phases", obj)
 	}
 	for state := range phases {
