@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,13 +204,13 @@ func testFinalizer(t *testing.T, s *shelf) {
 // testFailedCleanup: a cleanup that fails keeps the finalizer, and the status shows why it waits.
 func testFailedCleanup(t *testing.T, s *shelf) {
 	s.Finalizer, s.Phases = boxFinalizer, phases()
-	wait := true
+	var stage atomic.Int32 // 0: the cleanup fails, 1: it waits, 2: it is done
 	plan := finalizer.Plan[*Box]{Client: s.boxes, Steps: []finalizer.Step[*Box]{{Name: "lid", Run: func(context.Context, finalizer.Held[*Box]) (finalizer.Progress, error) {
-		return finalizer.Progress{Done: !wait, After: 100 * time.Millisecond, Message: "the lid is open"}, nil
+		return finalizer.Progress{Done: stage.Load() == 2, After: 100 * time.Millisecond, Message: "the lid is open"}, nil
 	}}}}
 	failure := fmt.Errorf("no lid: %w", reconcile.ErrRejected)
 	s.Cleanup = func(ctx context.Context, b *Box) error {
-		if failure != nil {
+		if stage.Load() == 0 {
 			return failure
 		}
 		held, err := operator.Held(ctx, b)
@@ -234,7 +236,7 @@ func testFailedCleanup(t *testing.T, s *shelf) {
 	if got := ready(b); !strings.Contains(got, "False Rejected at 2: finalizer box.example.com/lid: cleanup: no lid") || b.Status.Phase != "Going" || !finalizer.Has(b, boxFinalizer) {
 		t.Errorf("Ready is %q, phase %q, finalizers %q", got, b.Status.Phase, b.Finalizers)
 	}
-	failure = nil
+	stage.Store(1)
 	s.until(func(e ended) string {
 		if e.result != "requeue" {
 			return fmt.Sprint(e)
@@ -245,7 +247,7 @@ func testFailedCleanup(t *testing.T, s *shelf) {
 	if c := meta.FindStatusCondition(b.Status.Conditions, "Terminating"); c == nil || c.Reason != "StepWaiting" || !strings.HasPrefix(ready(b), "False Terminating at 2: not finished: step lid: the lid is open") {
 		t.Errorf("Terminating is %v, Ready is %q", c, ready(b))
 	}
-	wait = false
+	stage.Store(2)
 	s.succeeded()
 }
 
@@ -431,13 +433,13 @@ func testAdoption(t *testing.T, s *shelf) {
 
 func testInvalidChildren(t *testing.T, s *shelf) {
 	secret := applycorev1.Secret("s", s.namespace)
-	var objects []any
-	s.Reconcile = func(ctx context.Context, _ *Box) (reconcile.Result, error) {
-		_, err := s.c.Apply(ctx, objects...)
+	var cases sync.Map // the objects of each box
+	s.Reconcile = func(ctx context.Context, b *Box) (reconcile.Result, error) {
+		objects, _ := cases.Load(b.Name)
+		_, err := s.c.Apply(ctx, objects.([]any)...)
 		return reconcile.Result{}, err
 	}
 	s.start(operator.Options{})
-	s.c.Loop.Name += "" // the loop runs; its name is read
 	item := func(name string) any { return newItem(s.namespace, name, "") }
 	for i, tc := range []struct {
 		objects []any
@@ -456,7 +458,7 @@ func testInvalidChildren(t *testing.T, s *shelf) {
 		{[]any{newItem("", "x", "")}, "object 0: ConfigMap x has no metadata.namespace: set it"},
 		{[]any{newItem("default", "x", "")}, `object 0: ConfigMap default/x is outside of Options.Namespace "` + s.namespace + `"`},
 	} {
-		objects = tc.objects
+		cases.Store(fmt.Sprintf("b%d", i), tc.objects)
 		s.create(fmt.Sprintf("b%d", i), "")
 		s.until(func(e ended) string {
 			if e.result != "rejected" || !strings.Contains(e.err.Error(), "operator: Apply: "+tc.want) {
