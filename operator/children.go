@@ -306,6 +306,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 			return c, err
 		default:
 			exists = true
+			call.c.saw(ctx, call.owner, k.name, live)
 		}
 	}
 	if exists {
@@ -335,6 +336,14 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 		call.c.Event(call.owner, corev1.EventTypeNormal, reason, "Apply", "%s %s", did, w.id)
 	}
 	return c, nil
+}
+
+// saw notes a live read for an owner, so that its next calls do not see less in the cache.
+func (c *Controller) saw(ctx context.Context, owner metav1.Object, resource schema.GroupResource, live metav1.Object) {
+	if consistency.LiveRead(ctx) {
+		key := types.NamespacedName{Namespace: owner.GetNamespace(), Name: owner.GetName()}
+		c.writes.WroteAt(key, owner.GetUID(), resource, live.GetResourceVersion())
+	}
 }
 
 // isOwned reports whether the owner controls the child, or its label marks it.

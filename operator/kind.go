@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -121,12 +120,11 @@ func Kind[T interface {
 	k.c = c
 	c.manager, c.prune, c.pruneAll, c.elsewhere = cmp.Or(r.Manager, op.options.Name), r.Prune, r.PruneAll, r.Elsewhere
 	c.children = map[schema.GroupKind]child{}
-	if err := k.check(resource); err != nil {
-		c.fail("%w", err)
-		return c
-	}
 	var err error
-	if k.resource, err = resourceOf[T](op, resource); err != nil {
+	if k.resource, err = resourceOf[T](op, resource); err == nil {
+		err = k.check()
+	}
+	if err != nil {
 		c.fail("%w", err)
 		return c
 	}
@@ -161,13 +159,8 @@ type kind[T interface {
 }
 
 // check returns an error if the Reconciler is not valid.
-func (k *kind[T]) check(resource schema.GroupVersionResource) error {
-	var sample T
-	typ := reflect.TypeFor[T]()
-	if typ.Kind() != reflect.Pointer {
-		return fmt.Errorf("Kind: the Go type is %s: use a pointer to a struct, such as *v1.Website", typ)
-	}
-	sample = reflect.New(typ.Elem()).Interface().(T)
+func (k *kind[T]) check() error {
+	sample := reflect.New(reflect.TypeFor[T]().Elem()).Interface()
 	k.status = outcome.HasStatus(sample)
 	k.writes = k.status && !k.ReadOnly
 	switch {
@@ -183,8 +176,8 @@ func (k *kind[T]) check(resource schema.GroupVersionResource) error {
 		return fmt.Errorf("Reconciler.Finalizer is %q: use a domain, a slash and a word, such as example.com/bucket", k.Finalizer)
 	case k.PruneAll && !k.Prune:
 		return errors.New("Reconciler.PruneAll has no effect without Prune: set both")
-	case !strings.Contains(resource.Group, ".") && k.writes: // a kind of Kubernetes
-		return fmt.Errorf("the status of %s belongs to another controller: set Reconciler.ReadOnly", typ.Elem().Name())
+	case !strings.Contains(k.name.Group, ".") && k.writes: // a kind of Kubernetes
+		return fmt.Errorf("the status of %s belongs to another controller: set Reconciler.ReadOnly", k.kind.Kind)
 	case k.Phases != nil && k.ReadOnly:
 		return errors.New("Reconciler.Phases and ReadOnly exclude each other")
 	}
@@ -282,6 +275,7 @@ func (k *kind[T]) hold(ctx context.Context, cached T) (live T, err error) {
 	if err != nil {
 		return live, fmt.Errorf("operator: read %s %s: %w", k.kind.Kind, kube.NameOf(cached), err)
 	}
+	k.c.saw(ctx, cached, k.name, live)
 	return live, nil
 }
 
@@ -342,9 +336,6 @@ func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, 
 	if kube.IsGone(failed, before.GetName()) {
 		return err // there is nothing to report on
 	}
-	if apierrors.IsNotFound(failed) {
-		failed = fmt.Errorf("%w: does the resource have the subresource status?", failed)
-	}
 	return errors.Join(err, failed)
 }
 
@@ -359,7 +350,8 @@ func (k *kind[T]) writing(ctx context.Context) (_ context.Context, cancel contex
 	if term != nil && term.Err() != nil {
 		return nil, nil, false
 	}
-	write, cancelWrite := context.WithTimeoutCause(context.WithoutCancel(ctx), k.c.op.options.part(4),
+	limit := min(k.c.op.options.part(4), max(k.c.Loop.GracePeriod-k.c.Loop.Timeout, k.c.op.options.part(1)))
+	write, cancelWrite := context.WithTimeoutCause(context.WithoutCancel(ctx), limit,
 		errors.New("operator: the time of the status write is over"))
 	stops := []func() bool{context.AfterFunc(ctx, func() {
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
