@@ -118,17 +118,20 @@ type Child struct {
 //   - The object of the call becomes their controller. With Elsewhere, labels mark those that cannot have
 //     an owner reference.
 //   - An object that is as configured costs no request.
-//   - An object that exists and does not belong to the object of the call is left alone. Its error is of
-//     the class rejected.
-//   - An object that is being deleted is left alone. Its deletion runs the key again.
-//   - An Event tells of each object that was created or changed.
+//   - An object that exists and does not belong to the object of the call is left alone, also if it
+//     has no owner. Its error is of the class rejected.
+//   - An object that is being deleted is left alone, without an error. Its deletion runs the key again.
+//   - Fields of other managers are taken over.
+//   - An Event names each object that was created or changed.
 //
-// Before the first request, all objects are checked. If one is not valid, none is applied. The children
-// have the order of objects. The error joins their errors.
+// Before the first request, all objects are checked. If one is not valid, none is applied. If the request of
+// an object fails, Apply goes on with the next one. The children have the order of objects. The error
+// joins their errors. Apply is safe for concurrent use.
 //
 // After a Reconcile that called Apply and returned nil, Prune deletes the other children that the cache has,
 // at most 100 in a call. Each is deleted in the cached version, after a read that confirms that the
-// object of the call has not changed. None is deleted if a [Reader] returned an error.
+// object of the call has not changed, with background propagation. None is deleted if an Apply of the call
+// failed, or a [Reader] did with another error than NotFound.
 func (c *Controller) Apply(ctx context.Context, objects ...any) ([]Child, error) {
 	call, err := callOf(ctx)
 	switch {

@@ -50,13 +50,13 @@
 //     reconcile begins.
 //   - OP7: If an informer follows settings, each replica makes its selection, and a replica
 //     without a selection takes no Lease.
-//   - OP8: If an object is being deleted, only Cleanup is called with it.
+//   - OP8: If an object is being deleted, no function but Cleanup gets it.
 //   - OP9: If there is a Finalizer, it is stored before Reconcile is called.
 //   - OP10: If Reconcile changed the status, it is written once, only to the version that
 //     Reconcile got, and not after the loss of leadership.
-//   - OP11: If Apply finds an object of another owner, it leaves it alone.
-//   - OP12: If Reconcile, Apply or a read fails, nothing is pruned.
-//   - OP13: If a function changes an object that it got, no cache changes.
+//   - OP11: If Apply finds an object that is not a child of the call's object, it leaves it alone.
+//   - OP12: If Reconcile, Apply or a Reader fails, nothing is pruned.
+//   - OP13: If a function of Kind changes an object that it got, no cache changes.
 //
 // # Caveats
 //

@@ -45,8 +45,9 @@ type Reconciler[T controllerkit.Object] struct {
 	Reconcile func(ctx context.Context, obj T) (reconcile.Result, error)
 
 	// Cleanup removes what Reconcile made outside of the API server. It must be idempotent. It is
-	// called while obj is being deleted, until it returns nil; then Finalizer is removed. It can
-	// return the error of a [finalizer.Plan]. nil means no cleanup.
+	// called while obj is being deleted and carries the Finalizer, until it returns nil; then the
+	// Finalizer is removed. If it returns an error, its changes of the status are written. It can return the
+	// error of a [finalizer.Plan], which decides when it is called again. nil means no cleanup.
 	Cleanup func(ctx context.Context, obj T) error
 
 	// Finalizer is the name of the finalizer, such as example.com/bucket. It is required with
@@ -57,9 +58,10 @@ type Reconciler[T controllerkit.Object] struct {
 	// fields. "" means Options.Name.
 	Manager string
 
-	// Prune deletes the children that the calls of Apply in one call of Reconcile no longer
-	// name, after that call has returned nil. If they name no object at all, it deletes none,
-	// unless PruneAll is also set. See [Controller.Apply].
+	// Prune deletes the children that the calls of Apply in one call of Reconcile do not
+	// name, after that call has returned nil. If Apply was not called, it deletes none. If all calls of
+	// Apply had no objects, it deletes all children if PruneAll is also set, and otherwise none.
+	// See [Controller.Apply].
 	Prune, PruneAll bool
 
 	// Elsewhere allows children that cannot have an owner reference, because they are in another
@@ -103,11 +105,11 @@ type Reconciler[T controllerkit.Object] struct {
 //
 //   - status.observedGeneration is the generation of obj, unless Reconcile has changed it.
 //   - status.conditions, of type metav1.Condition, gets Ready. obj has no such condition during the
-//     call, so one that Reconcile sets is kept. Otherwise it follows from the result.
+//     call, so one that Reconcile sets is kept. Otherwise Ready follows from the error of the call.
 //
-// After nil, Ready has the state of the objects of Apply by package kstatus. Terminal,
+// After nil, Ready has the state of the objects of Apply by package kstatus, and is true without any. Terminal,
 // rejected and forbidden errors make it false, with the class as the reason and the error as the
-// message, as do other errors that have lasted for 10s. Conflicts, stale and
+// message. So do other errors if the calls of the key have failed for 10s. Conflicts, stale and
 // cancelled calls, and the loss of leadership leave Ready and observedGeneration unchanged.
 //
 // An error of the registration is returned by Run.

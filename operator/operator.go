@@ -68,7 +68,7 @@ type Options struct {
 	Debug string
 
 	// Namespace limits the informers that [Kind] and [Children] make to one namespace. "" means all
-	// namespaces, and cluster-scoped kinds need it.
+	// namespaces. If one of the kinds is cluster-scoped, leave it "".
 	Namespace string
 
 	// GracePeriod bounds the stop of the whole process. Run gives the running calls and
