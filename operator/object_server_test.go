@@ -248,7 +248,12 @@ func testFailedCleanup(t *testing.T, s *shelf) {
 		t.Errorf("Terminating is %v, Ready is %q", c, ready(b))
 	}
 	stage.Store(2)
-	s.succeeded()
+	s.until(func(e ended) string {
+		if _, err := s.boxes.Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Sprint(e, " the box is left: ", err)
+		}
+		return ""
+	})
 }
 
 // errNotSent is an error with a mark.
@@ -886,8 +891,10 @@ func testElsewhere(t *testing.T) {
 	if _, err := s.kube.CoreV1().ConfigMaps(other).Patch(t.Context(), "far", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.succeeded()
-	if _, err := s.boxes.Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the box is left: %v", err)
-	}
+	s.until(func(e ended) string {
+		if _, err := s.boxes.Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Sprint(e, " the box is left: ", err)
+		}
+		return ""
+	})
 }

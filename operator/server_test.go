@@ -326,7 +326,7 @@ func TestServerStop(t *testing.T) {
 	receive(t, second.created) // long before the Lease would expire, or after it: see leader
 }
 
-// slow is a transport in which the first creation of a Service takes 14s.
+// slow is a transport in which the first request that creates a Service takes 14s.
 type slow struct {
 	next         http.RoundTripper
 	first        *sync.Once
@@ -334,7 +334,8 @@ type slow struct {
 }
 
 func (s slow) RoundTrip(req *http.Request) (resp *http.Response, err error) {
-	if req.Method == http.MethodPost && strings.HasSuffix(req.URL.Path, "/services") {
+	created := req.Method == http.MethodPost && strings.HasSuffix(req.URL.Path, "/services")
+	if created || req.Method == http.MethodPatch && strings.Contains(req.URL.Path, "/services/") {
 		s.first.Do(func() {
 			s.begun <- nil
 			select {
