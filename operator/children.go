@@ -138,7 +138,7 @@ func (c *Controller) Apply(ctx context.Context, objects ...any) ([]Child, error)
 	case err != nil:
 		return nil, fmt.Errorf("operator: Apply: %w", err)
 	case call.c != c:
-		return nil, fmt.Errorf("operator: Apply: the context is that of controller %q: use its own Controller", call.c.Loop.Name)
+		return nil, fmt.Errorf("operator: Apply: %w", reject(fmt.Errorf("the context is that of controller %q: use its own Controller", call.c.Loop.Name)))
 	}
 	all := make([]wanted, len(objects))
 	for i, obj := range objects {
@@ -146,7 +146,7 @@ func (c *Controller) Apply(ctx context.Context, objects ...any) ([]Child, error)
 			err = call.claim(all[i].id)
 		}
 		if err != nil {
-			call.fail()
+			call.note(childID{}, Child{Err: err}) // also if the function drops the error
 			return nil, fmt.Errorf("operator: Apply: object %d: %w", i, reject(err))
 		}
 	}
@@ -359,14 +359,7 @@ func isOwned(child, owner metav1.Object) bool {
 
 // remove deletes a child in the version that was read.
 func (k *childKind[T]) remove(ctx context.Context, child metav1.Object) error {
-	uid, version, background := child.GetUID(), child.GetResourceVersion(), metav1.DeletePropagationBackground
-	err := k.client.Namespace(child.GetNamespace()).Delete(ctx, child.GetName(), metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}, PropagationPolicy: &background,
-	})
-	if kube.IsGone(err, child.GetName()) {
-		return nil
-	}
-	return err
+	return finalizer.Delete(ctx, k.client.Namespace(child.GetNamespace()), child, metav1.DeletePropagationBackground)
 }
 
 // labelled reads the children that have no owner reference from the API server.
@@ -384,9 +377,7 @@ func (c *Controller) deleteElsewhere(ctx context.Context, owner metav1.Object) e
 		errs = append(errs, err)
 		left += len(children)
 		for _, child := range children[:min(len(children), maxPrune)] {
-			if child.GetDeletionTimestamp() == nil {
-				errs = append(errs, k.remove(ctx, child))
-			}
+			errs = append(errs, k.remove(ctx, child))
 		}
 	}
 	err := errors.Join(errs...)
@@ -415,8 +406,9 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 		slices.SortFunc(children, func(a, b metav1.Object) int { return strings.Compare(kube.NameOf(a), kube.NameOf(b)) })
 		for _, child := range children {
 			id := childID{k.info().kind.GroupKind(), types.NamespacedName{Namespace: child.GetNamespace(), Name: child.GetName()}}
+			_, named := call.get(id)
 			switch {
-			case child.GetDeletionTimestamp() != nil || call.has(id) || !isOwned(child, call.owner):
+			case child.GetDeletionTimestamp() != nil || named || !isOwned(child, call.owner):
 				continue
 			case deleted == maxPrune:
 				return true, nil
@@ -524,19 +516,11 @@ func (call *call) note(id childID, c Child) {
 	call.failed = call.failed || c.Err != nil
 }
 
-// fail notes that an Apply or a read has failed, so that nothing is pruned.
+// fail notes that a read has failed, so that nothing is pruned.
 func (call *call) fail() {
 	call.mu.Lock()
 	defer call.mu.Unlock()
 	call.failed = true
-}
-
-// has reports whether the call names a child.
-func (call *call) has(id childID) bool {
-	call.mu.Lock()
-	defer call.mu.Unlock()
-	_, ok := call.claimed[id]
-	return ok
 }
 
 // get returns the result for a child.
@@ -547,7 +531,7 @@ func (call *call) get(id childID) (Child, bool) {
 	return c, ok
 }
 
-// objects returns the children, nil for those that are not known.
+// objects returns the children, nil for those that are not known or not as configured.
 func (call *call) objects() []metav1.Object {
 	call.mu.Lock()
 	defer call.mu.Unlock()
@@ -556,7 +540,9 @@ func (call *call) objects() []metav1.Object {
 	}
 	objects := make([]metav1.Object, len(call.order))
 	for i, id := range call.order {
-		objects[i] = call.found[id].Object
+		if c := call.found[id]; c.Err == nil {
+			objects[i] = c.Object
+		}
 	}
 	return objects
 }

@@ -199,8 +199,9 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 	if before.GetDeletionTimestamp() != nil {
 		return k.clean(ctx, key, before)
 	}
-	if before, err = k.hold(ctx, before); err != nil {
-		return reconcile.Result{}, err
+	cached := before
+	if before, err = k.hold(ctx, cached); err != nil {
+		return reconcile.Result{}, k.report(ctx, key, cached, k.copy(cached), outcome.Call{Err: err}, err)
 	}
 	obj := k.copy(before)
 	call := k.c.begin(ctx, before, k.kind)

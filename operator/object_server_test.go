@@ -60,6 +60,8 @@ func TestServerKind(t *testing.T) {
 		"read only":          testReadOnly,
 		"phases":             testPhases,
 		"by hand":            testByHand,
+		"dropped errors":     testDroppedErrors,
+		"no finalizer":       testNoFinalizer,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -668,6 +670,51 @@ func testPhases(t *testing.T, s *shelf) {
 	if err := op.Run(testlog.New().Context(t.Context())); err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("Run() = %v, want %s", err, want)
 	}
+}
+
+// testDroppedErrors: if the function drops the error of Apply, the box is not Ready.
+func testDroppedErrors(t *testing.T, s *shelf) {
+	if _, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.Reconcile = func(ctx context.Context, b *Box) (reconcile.Result, error) {
+		_, _ = s.c.Apply(ctx, s.wanted(b)...)
+		return reconcile.Result{}, nil
+	}
+	s.start(operator.Options{})
+	for name, items := range map[string][]string{"a": {"x", "theirs"}, "b": {"y", "y"}} {
+		s.create(name, "", items...)
+		s.until(func(ended) string {
+			if got := ready(s.get(name)); !strings.HasPrefix(got, "False Progressing at 1: ") {
+				return got
+			}
+			return ""
+		})
+	}
+}
+
+// testNoFinalizer: if the finalizer cannot be stored, the status shows why, and nothing is called.
+func testNoFinalizer(t *testing.T, s *shelf) {
+	s.Finalizer = boxFinalizer
+	s.Cleanup = func(context.Context, *Box) error { return nil }
+	s.Reconcile = func(context.Context, *Box) (reconcile.Result, error) {
+		t.Error("Reconcile was called without the finalizer")
+		return reconcile.Result{}, nil
+	}
+	s.during = func(request string) error {
+		if request == "PATCH boxes a" {
+			return apierrors.NewForbidden(boxVersion.WithResource("boxes").GroupResource(), "a", errors.New("no role"))
+		}
+		return nil
+	}
+	s.start(operator.Options{})
+	s.create("a", "")
+	s.until(func(e ended) string {
+		if got := ready(s.get("a")); e.result != "forbidden" || !strings.HasPrefix(got, "False Forbidden at 1: finalizer box.example.com/lid: add: ") {
+			return fmt.Sprint(e, got)
+		}
+		return ""
+	})
 }
 
 // testReadOnly: the status of another controller's objects is not written.

@@ -51,8 +51,8 @@ func (r *resource[T]) Lister() copies[T]                         { return r.list
 func (r *resource[T]) GroupVersionKind() schema.GroupVersionKind { return r.kind }
 
 // Inform makes [Kind] and [Children] use an informer of the caller for a resource, for example one
-// of package scope. It holds objects of the Go type that they name, with their managedFields,
-// or is one of package compact. Call it before them. Otherwise they make an informer of
+// of package scope. The informer must hold objects of the Go type that Kind or Children names, with
+// their managedFields. Call Inform before Kind and Children. Without it they make an informer of
 // Options.Namespace.
 func (op *Operator) Inform(resource schema.GroupResource, informer cache.SharedIndexInformer) {
 	switch _, used := op.resources[resource]; {

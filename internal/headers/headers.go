@@ -1,6 +1,5 @@
-// Package headers has the agreement between a cache of encoded objects, that of package compact, and
-// those parts of the library that need no more than the metadata of an object: they get it without
-// a decoding.
+// Package headers gives parts of the library the metadata of an object in a cache of package compact.
+// Such a cache holds encoded objects, and its metadata needs no decoding.
 package headers
 
 import (

@@ -10,6 +10,7 @@ var boxVersion = schema.GroupVersion{Group: "box.example.com", Version: "v1"}
 
 const boxFinalizer = "box.example.com/lid"
 
+// Box is the kind of the page.
 type Box struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -24,6 +25,8 @@ type Box struct {
 	} `json:"status"`
 }
 
+// DeepCopy stands for a generated method.
 func (b *Box) DeepCopy() *Box { return &Box{} }
 
+// DeepCopyObject implements runtime.Object.
 func (b *Box) DeepCopyObject() runtime.Object { return b.DeepCopy() }
