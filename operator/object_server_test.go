@@ -62,6 +62,8 @@ func TestServerKind(t *testing.T) {
 		"by hand":            testByHand,
 		"dropped errors":     testDroppedErrors,
 		"no finalizer":       testNoFinalizer,
+		"deleted meanwhile":  testDeletedMeanwhile,
+		"gone meanwhile":     testGoneMeanwhile,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -682,6 +684,26 @@ func testDroppedErrors(t *testing.T, s *shelf) {
 		return reconcile.Result{}, nil
 	}
 	s.start(operator.Options{})
+	s.create("c", "", "z")
+	s.until(func(ended) string {
+		if got := ready(s.get("c")); !strings.HasPrefix(got, "True Ready at 1: ") {
+			return got
+		}
+		return ""
+	})
+	s.hook(func(request string) error {
+		if request == "PATCH configmaps z" {
+			return errors.New("lost")
+		}
+		return nil
+	})
+	s.edit("c", `{"spec":{"text":"two"}}`)
+	s.until(func(ended) string {
+		if got := ready(s.get("c")); !strings.HasPrefix(got, "False Progressing at 2: ") {
+			return got
+		}
+		return ""
+	})
 	for name, items := range map[string][]string{"a": {"x", "theirs"}, "b": {"y", "y"}} {
 		s.create(name, "", items...)
 		s.until(func(ended) string {
@@ -690,6 +712,43 @@ func testDroppedErrors(t *testing.T, s *shelf) {
 			}
 			return ""
 		})
+	}
+}
+
+// testDeletedMeanwhile: an object that is deleted after the cache showed it is not reconciled.
+func testDeletedMeanwhile(t *testing.T, s *shelf) {
+	s.Finalizer = boxFinalizer
+	s.Cleanup = func(context.Context, *Box) error { return nil }
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		t.Errorf("Reconcile got a box with the deletion %v", b.DeletionTimestamp)
+		return reconcile.Result{}, nil
+	}
+	var once sync.Once
+	s.during = func(request string) (err error) {
+		if request == "GET boxes a" { // which carries the finalizer
+			once.Do(func() { err = s.boxes.Delete(t.Context(), "a", metav1.DeleteOptions{}) })
+		}
+		return err
+	}
+	s.start(operator.Options{})
+	s.create("a", "")
+	s.until(func(e ended) string {
+		if _, err := s.boxes.Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Sprint(e, " the box is left: ", err)
+		}
+		return ""
+	})
+}
+
+// testGoneMeanwhile: an object that is gone at the end of its call needs no status.
+func testGoneMeanwhile(t *testing.T, s *shelf) {
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		return reconcile.Result{}, s.boxes.Delete(t.Context(), b.Name, metav1.DeleteOptions{})
+	}
+	s.start(operator.Options{})
+	s.create("a", "")
+	if e := receive(t, s.ended); e.err != nil {
+		t.Errorf("the call returned %v", e.err)
 	}
 }
 
