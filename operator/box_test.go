@@ -103,6 +103,7 @@ type shelf struct {
 	op        *operator.Operator
 	c         *operator.Controller
 	items     *operator.Reader[*corev1.ConfigMap]
+	read      func(ctx context.Context, b *Box) (reconcile.Result, error) // of testReads and testOptional
 	namespace string
 	boxes     *crd.Client[*Box] // of the test
 	kube      kubernetes.Interface

@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/finalizer"
@@ -98,11 +99,26 @@ func (call *call) note(id childID, c Child) {
 	call.failed = call.failed || c.Err != nil
 }
 
-// fail notes that a read has failed, so that nothing is pruned.
-func (call *call) fail() {
+// read returns the error of a read, and notes it, so that nothing is pruned.
+func (call *call) read(err error) error {
+	if err != nil && call != nil {
+		call.mu.Lock()
+		defer call.mu.Unlock()
+		call.failed = true
+	}
+	return err
+}
+
+// ofKind returns the names of the children of a kind whose objects are known.
+func (call *call) ofKind(kind schema.GroupKind) (names []types.NamespacedName) {
 	call.mu.Lock()
 	defer call.mu.Unlock()
-	call.failed = true
+	for _, id := range call.order {
+		if id.GroupKind == kind && call.found[id].Object != nil {
+			names = append(names, id.NamespacedName)
+		}
+	}
+	return names
 }
 
 // get returns the result for a child.

@@ -11,10 +11,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
@@ -32,7 +30,8 @@ import (
 const maxPrune = 100
 
 // Children lets [Controller.Apply] apply the objects of resource, whose Go type is T, and whose kind
-// has the name of T. An event of a child runs the key of its owner. It returns the reader of the cache:
+// has the name of T. An event of a child runs the key of its owner. It returns a reader, as [Reads]
+// does:
 //
 //	r.deployments = operator.Children(c, appsv1.SchemeGroupVersion.WithResource("deployments"), applyappsv1.ExtractDeployment)
 //
@@ -44,7 +43,7 @@ const maxPrune = 100
 // Rights to apply the objects are declared, and with Prune or Elsewhere those to delete them. An error
 // of the registration is returned by Run.
 func Children[T controllerkit.Object, C any](c *Controller, resource schema.GroupVersionResource, extract func(obj T, fieldManager string) (C, error)) *Reader[T] {
-	r, err := resourceOf[T](c.op, resource)
+	r, err := resourceOf[T](c.op, resource, false)
 	switch {
 	case err != nil:
 		c.fail("%w", err)
@@ -70,12 +69,13 @@ func Children[T controllerkit.Object, C any](c *Controller, resource schema.Grou
 	c.childKinds = append(c.childKinds, k)
 	c.owns = true
 	owned[T](c, r.name, r, c.ownerKeys, nil)
+	reader := remember(c, r, nil, c.ownerKeys)
 	verbs := []string{"get", "create", "patch"}
 	if c.prune || c.elsewhere {
 		verbs = append(verbs, "delete")
 	}
 	c.op.Writes(r.name, verbs...)
-	return &Reader[T]{from: r}
+	return reader
 }
 
 // ownerKeys returns the key of the owner of a child.
@@ -428,60 +428,4 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 		}
 	}
 	return false, nil
-}
-
-// A Reader reads the objects of one kind in the calls of [Kind]'s functions. Their objects are copies that
-// belong to the caller. A Reader is safe for concurrent use.
-type Reader[T controllerkit.Object] struct{ from *resource[T] }
-
-// Get returns the object in the cache, or the one that [Controller.Apply] has found or made in the same
-// call. ctx is that of the call. namespace is "" for a cluster-scoped kind. If there is no such
-// object, apierrors.IsNotFound is true for the error.
-func (r *Reader[T]) Get(ctx context.Context, namespace, name string) (obj T, err error) {
-	call, err := callOf(ctx)
-	if err != nil {
-		return obj, fmt.Errorf("operator: Get: %w", err)
-	}
-	if c, ok := call.get(childID{r.from.kind.GroupKind(), types.NamespacedName{Namespace: namespace, Name: name}}); ok {
-		if applied, ok := c.Object.(T); ok && !kube.IsNil(applied) {
-			return applied.DeepCopyObject().(T), nil
-		}
-	}
-	if obj, err = r.from.lister.Get(namespace, name); err != nil && !apierrors.IsNotFound(err) {
-		call.fail()
-	}
-	return obj, err
-}
-
-// List returns the selected objects of a namespace, in no order, as Get does. "" means all namespaces, and a
-// nil selector means all objects. If some do not fit the Go type, List returns the others and an
-// error that names some of them.
-func (r *Reader[T]) List(ctx context.Context, namespace string, selector labels.Selector) ([]T, error) {
-	call, err := callOf(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("operator: List: %w", err)
-	}
-	if selector == nil {
-		selector = labels.Everything()
-	}
-	all, err := r.from.lister.List(namespace, selector)
-	if err != nil {
-		call.fail()
-	}
-	call.mu.Lock()
-	defer call.mu.Unlock()
-	kind := r.from.kind.GroupKind()
-	if len(call.found) > 0 {
-		all = slices.DeleteFunc(all, func(obj T) bool {
-			c := call.found[childID{kind, types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()}}]
-			return c.Object != nil
-		})
-		for _, id := range call.order {
-			applied, ok := call.found[id].Object.(T)
-			if ok && id.GroupKind == kind && !kube.IsNil(applied) && (namespace == "" || namespace == id.Namespace) && selector.Matches(labels.Set(applied.GetLabels())) {
-				all = append(all, applied.DeepCopyObject().(T))
-			}
-		}
-	}
-	return all, err
 }

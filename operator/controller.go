@@ -18,6 +18,7 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/enqueue/reads"
 	"github.com/controllerkit/controllerkit/internal/guard"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
@@ -47,6 +48,9 @@ type Controller struct {
 	owns   bool                 // whether Owns was called
 	writes *consistency.Store   // the Gate, unless Loop has one
 	debug  *debug.Controller    // nil without Operator.Debug
+
+	tracker   reads.Tracker[types.NamespacedName]
+	remembers bool // by Reads or Children
 
 	// Of Kind.
 	children                   map[schema.GroupKind]child // nil without Kind
@@ -243,6 +247,9 @@ func (c *Controller) prepare() {
 		c.fail("Loop.Timeout %v is longer than Loop.GracePeriod %v, so a stop would cancel the call: raise the operator's GracePeriod, or use a shorter Timeout", loop.Timeout, loop.GracePeriod)
 	}
 	loop.HasSynced = append(loop.HasSynced, c.op.Informers.HasSyncedChecker())
+	if c.remembers && loop.Reconcile != nil {
+		loop.Reconcile = c.tracker.Track(loop.Reconcile)
+	}
 	if !kube.IsNil(loop.Gate) {
 		return
 	}

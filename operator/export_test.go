@@ -1,9 +1,19 @@
 package operator
 
-import "net/http"
+import (
+	"net/http"
+	"time"
+
+	"github.com/controllerkit/controllerkit/operator/internal/optional"
+)
 
 // Register gives the informers to the Set.
 func (op *Operator) Register() { op.register() }
 
 // DebugServer returns the server of the page.
 func (op *Operator) DebugServer() *http.Server { return op.debugServer }
+
+// AskEvery sets how often the operator asks for optional resources.
+func (op *Operator) AskEvery(d time.Duration) {
+	op.asks = optional.Intervals{Absent: d, Present: d}
+}

@@ -123,7 +123,7 @@ func Kind[T interface {
 	c.manager, c.prune, c.pruneAll, c.elsewhere = cmp.Or(r.Manager, op.options.Name), r.Prune, r.PruneAll, r.Elsewhere
 	c.children = map[schema.GroupKind]child{}
 	var err error
-	if k.resource, err = resourceOf[T](op, resource); err == nil {
+	if k.resource, err = resourceOf[T](op, resource, false); err == nil {
 		err = k.check()
 	}
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
@@ -35,6 +36,7 @@ func TestServerKind(t *testing.T) {
 	t.Parallel()
 	installBoxes(t, boxVersion)
 	t.Run("elsewhere", testElsewhere) // alone, because its informers see all namespaces
+	t.Run("optional", func(t *testing.T) { testOptional(t, newShelf(t)) })
 	for name, test := range map[string]func(t *testing.T, s *shelf){
 		"life":               testLife,
 		"private copy":       testPrivateCopy,
@@ -64,6 +66,7 @@ func TestServerKind(t *testing.T) {
 		"no finalizer":       testNoFinalizer,
 		"deleted meanwhile":  testDeletedMeanwhile,
 		"gone meanwhile":     testGoneMeanwhile,
+		"reads":              testReads,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -501,15 +504,15 @@ func testAfterTheCall(t *testing.T, s *shelf) {
 	s.create("a", "")
 	s.succeeded()
 	for ctx, want := range map[context.Context]string{
-		receive(t, kept): "the call of the context has returned: wait for goroutines",
-		t.Context():      "the context is not that of a call of Kind's functions",
+		receive(t, kept): "the call of the context has returned: wait for goroutines before",
+		t.Context():      "the context is not that of a call",
 	} {
 		_, apply := s.c.Apply(ctx, newItem(s.namespace, "x", ""))
 		_, get := s.items.Get(ctx, s.namespace, "x")
-		_, list := s.items.List(ctx, s.namespace, nil)
+		_, list := s.items.List(ctx, s.namespace, labels.Everything())
 		_, held := operator.Held(ctx, &Box{})
 		for name, err := range map[string]error{"Apply": apply, "Get": get, "List": list, "Held": held} {
-			if err == nil || !strings.Contains(err.Error(), "operator: "+name+": "+want) || !errors.Is(err, reconcile.ErrRejected) {
+			if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, reconcile.ErrRejected) {
 				t.Errorf("%s() = %v, want %s", name, err, want)
 			}
 		}
@@ -531,7 +534,7 @@ func testReader(t *testing.T, s *shelf) {
 		}
 		text := x.Data["text"]
 		x.Data["text"] = "mine"
-		all, err := s.items.List(ctx, s.namespace, nil)
+		all, err := s.items.List(ctx, s.namespace, labels.Everything())
 		for _, x := range all {
 			if x.Name == "x" {
 				text += " " + x.Data["text"]

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,7 @@ import (
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/operator/internal/late"
+	"github.com/controllerkit/controllerkit/operator/internal/optional"
 	"github.com/controllerkit/controllerkit/operator/internal/page"
 	"github.com/controllerkit/controllerkit/operator/internal/rights"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
@@ -146,6 +148,8 @@ type Operator struct {
 	http      *http.Client                                       // of the clients of Kind and Children
 	resources map[schema.GroupResource]any                       // a *resource[T] of each
 	informers map[schema.GroupResource]cache.SharedIndexInformer // of Inform
+	optional  []*optional.Informer
+	asks      optional.Intervals
 }
 
 // New makes an operator for the API server of config, which it copies. It sends no
@@ -184,6 +188,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		Metrics:   o.Metrics,
 		options:   o,
 		uses:      rights.Set{},
+		asks:      optional.Intervals{Absent: 10 * time.Second, Present: time.Minute},
 		resources: map[schema.GroupResource]any{},
 		informers: map[schema.GroupResource]cache.SharedIndexInformer{},
 	}
@@ -296,7 +301,7 @@ func (op *Operator) Run(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("operator: %w", err)
 		}
-		return op.Informers.Run(ctx)
+		return op.inform(ctx)
 	})
 	op.Group.Add("events", op.Events.Run)
 	lead := op.reconcile
@@ -315,13 +320,34 @@ func (op *Operator) Run(ctx context.Context) error {
 	return op.Group.Run(ctx)
 }
 
+// inform runs the informers.
+func (op *Operator) inform(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var g sync.WaitGroup
+	defer g.Wait()
+	if len(op.optional) > 0 {
+		ask, err := served.Asker(op.Config)
+		if err != nil {
+			return fmt.Errorf("operator: %w", err)
+		}
+		for _, i := range op.optional {
+			g.Go(func() { i.Observe(ctx, ask, op.asks) })
+		}
+	}
+	defer cancel() // before the wait
+	return op.Informers.Run(ctx)
+}
+
 // register gives the informers to the set, each once with the handlers of all controllers.
 // It returns the resources that the API server must serve.
 func (op *Operator) register() (needed []served.Resource) {
 	for _, s := range op.sources {
 		op.Informers.Add(s.String(), s.Informer, s.Handlers...)
 		op.options.Metrics.InformerHolds(s.String(), s.Held.Size)
-		needed = append(needed, s.Resource)
+		if _, optional := s.Informer.(*optional.Informer); !optional {
+			needed = append(needed, s.Resource)
+		}
 	}
 	op.addSettings()
 	for _, s := range op.settings {

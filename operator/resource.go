@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -17,6 +16,7 @@ import (
 	"github.com/controllerkit/controllerkit/informer/compact"
 	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/operator/internal/optional"
 )
 
 // A resource is one that the operator reads and writes by itself. It is the informer of [For] for
@@ -25,8 +25,8 @@ type resource[T controllerkit.Object] struct {
 	about
 	client   *crd.Client[T]
 	informer cache.SharedIndexInformer
-	indexer  cache.Indexer // of the informer
-	lister   copies[T]
+	indexer  cache.Indexer      // of the informer
+	served   *optional.Informer // nil unless it is optional
 }
 
 // about describes a resource.
@@ -34,20 +34,15 @@ type about struct {
 	kind      schema.GroupVersionKind
 	name      schema.GroupResource
 	given     bool   // its informer is that of Inform
+	optional  bool   // the API server need not serve it
 	namespace string // of its informer, unless it is given
 }
 
 func (a about) info() about { return a }
 
-// copies reads private copies of the objects of a cache.
-type copies[T any] interface {
-	Get(namespace, name string) (T, error)
-	List(namespace string, selector labels.Selector) ([]T, error)
-}
-
 // Informer, Lister and GroupVersionKind are for registrations.
 func (r *resource[T]) Informer() cache.SharedIndexInformer       { return r.informer }
-func (r *resource[T]) Lister() copies[T]                         { return r.lister }
+func (r *resource[T]) Lister() struct{}                          { return struct{}{} } // see remember
 func (r *resource[T]) GroupVersionKind() schema.GroupVersionKind { return r.kind }
 
 // Inform makes [Kind] and [Children] use an informer of the caller for a resource, for example one
@@ -66,8 +61,8 @@ func (op *Operator) Inform(resource schema.GroupResource, informer cache.SharedI
 }
 
 // resourceOf returns the resource, a new one for its first registration. Its kind has the name of
-// the Go type.
-func resourceOf[T controllerkit.Object](op *Operator, gvr schema.GroupVersionResource) (*resource[T], error) {
+// the Go type. optional is whether the API server need not serve it.
+func resourceOf[T controllerkit.Object](op *Operator, gvr schema.GroupVersionResource, optional bool) (*resource[T], error) {
 	name := gvr.GroupResource()
 	if known, ok := op.resources[name]; ok {
 		r, ok := known.(*resource[T])
@@ -76,6 +71,8 @@ func resourceOf[T controllerkit.Object](op *Operator, gvr schema.GroupVersionRes
 			return nil, fmt.Errorf("%s has two Go types, %s and %s: use one", name, reflect.TypeOf(known).Elem(), reflect.TypeFor[T]())
 		case r.kind.Version != gvr.Version:
 			return nil, fmt.Errorf("%s has two versions, %s and %s: use one", name, r.kind.Version, gvr.Version)
+		case r.optional != optional:
+			return nil, fmt.Errorf("%s is optional in one registration only: set Reading.Optional in all, or in none; that of Kind and Children is required", name)
 		}
 		return r, nil
 	}
@@ -83,7 +80,7 @@ func resourceOf[T controllerkit.Object](op *Operator, gvr schema.GroupVersionRes
 	if typ.Kind() != reflect.Pointer {
 		return nil, fmt.Errorf("%s: the Go type is %s: use a pointer to a struct, such as *v1.Website", name, typ)
 	}
-	r := &resource[T]{about: about{kind: gvr.GroupVersion().WithKind(typ.Elem().Name()), name: name}}
+	r := &resource[T]{about: about{kind: gvr.GroupVersion().WithKind(typ.Elem().Name()), name: name, optional: optional}}
 	if op.http == nil {
 		var err error
 		if op.http, err = rest.HTTPClientFor(op.Config); err != nil {
@@ -104,51 +101,36 @@ func resourceOf[T controllerkit.Object](op *Operator, gvr schema.GroupVersionRes
 	return r, nil
 }
 
-// inform sets the informer: that of Inform, otherwise a new one. For a kind that the API server sends in
-// protobuf it is a compact one. JSON is expensive to decode, so the cache of another kind holds decoded objects.
-func (r *resource[T]) inform(op *Operator) error {
+// inform sets the informer: that of Inform, otherwise a new one.
+func (r *resource[T]) inform(op *Operator) (err error) {
 	own := op.informers[r.name]
 	r.namespace = op.options.Namespace
-	var fresh T
-	_, protobuf := any(fresh).(interface{ Unmarshal([]byte) error })
 	switch {
+	case own != nil && r.optional:
+		return fmt.Errorf("%s has an informer of Inform, which cannot be optional: leave one of them out", r.name)
 	case own != nil:
-		r.informer, r.given = own, true
-	case protobuf:
-		made, err := compact.New[T](r.client.RESTClient(), r.name.Resource, compact.Options{Namespace: r.namespace, Kind: r.kind.Kind, ManagedFields: true})
-		if err != nil {
+		r.informer, r.given, r.namespace = own, true, ""
+	case r.optional:
+		made := optional.New(r.kind, r.name, r.namespace, r.make)
+		op.optional = append(op.optional, made)
+		r.informer, r.served = made, made
+	default:
+		if r.informer, err = r.make(r.namespace); err != nil {
 			return err
 		}
-		r.informer = made
-	default:
-		r.informer = r.client.Namespace(r.namespace).Informer(0, nil).Informer()
 	}
 	r.indexer = r.informer.GetIndexer()
-	if own, ok := r.informer.(copies[T]); ok { // of package compact
-		r.lister = own
-		return nil
-	}
-	r.lister = copying[T]{r.client.Lister(r.indexer)}
 	return nil
 }
 
-// copying copies the objects of a lister.
-type copying[T controllerkit.Object] struct{ lister crd.Lister[T] }
-
-func (c copying[T]) Get(namespace, name string) (T, error) {
-	obj, err := c.lister.Namespace(namespace).Get(name)
-	if err != nil {
-		return obj, err
+// make returns a new informer of a namespace. For a kind that the API server sends in protobuf it is a
+// compact one. JSON is expensive to decode, so the cache of another kind holds decoded objects.
+func (r *resource[T]) make(namespace string) (cache.SharedIndexInformer, error) {
+	var fresh T
+	if _, protobuf := any(fresh).(interface{ Unmarshal([]byte) error }); protobuf {
+		return compact.New[T](r.client.RESTClient(), r.name.Resource, compact.Options{Namespace: namespace, Kind: r.kind.Kind, ManagedFields: true})
 	}
-	return obj.DeepCopyObject().(T), nil
-}
-
-func (c copying[T]) List(namespace string, selector labels.Selector) ([]T, error) {
-	found, err := c.lister.Namespace(namespace).List(selector)
-	for i, obj := range found {
-		found[i] = obj.DeepCopyObject().(T)
-	}
-	return found, err
+	return r.client.Namespace(namespace).Informer(0, nil).Informer(), nil
 }
 
 const (

@@ -82,6 +82,41 @@ func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resou
 	}
 }
 
+// Asker returns a function that returns the kind of a resource in a version, and "" if the API server does
+// not serve it.
+func Asker(config *rest.Config) (func(ctx context.Context, version schema.GroupVersion, resource string) (kind string, err error), error) {
+	client, err := discovery(config)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, version schema.GroupVersion, resource string) (string, error) {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		var list metav1.APIResourceList
+		err := client.Get().AbsPath(prefix(version.Group), version.String()).Do(ctx).Into(&list)
+		switch {
+		case apierrors.IsNotFound(err):
+			return "", nil
+		case err != nil:
+			return "", fmt.Errorf("%s: %w", version, err)
+		}
+		for _, r := range list.APIResources {
+			if r.Name == resource {
+				return r.Kind, nil
+			}
+		}
+		return "", nil
+	}, nil
+}
+
+// prefix is the path of the versions of a group.
+func prefix(group string) string {
+	if group == "" {
+		return "/api"
+	}
+	return "/apis"
+}
+
 // discovery returns a client for the documents that tell what the API server serves. client-go's
 // own imports the types of every API group.
 func discovery(config *rest.Config) (rest.Interface, error) {
@@ -137,11 +172,7 @@ func inGroup(ctx context.Context, client rest.Interface, group string, needed []
 	var failed error // of versions; another one may have what is needed
 	for _, groupVersion := range versions {
 		var list metav1.APIResourceList
-		prefix := "/apis"
-		if group == "" {
-			prefix = "/api"
-		}
-		err := client.Get().AbsPath(prefix, groupVersion).Do(ctx).Into(&list)
+		err := client.Get().AbsPath(prefix(group), groupVersion).Do(ctx).Into(&list)
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", groupVersion, err))
 			continue

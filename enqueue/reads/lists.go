@@ -1,0 +1,142 @@
+package reads
+
+import (
+	"hash/maphash"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+)
+
+// lists has the selectors of all reads, each once, and finds those that select an object. A selector
+// stands in a bucket for each value that one of its requirements allows, so an event looks at the
+// selectors that name one of the object's labels, and at those that name none.
+type lists struct {
+	seed    maphash.Seed
+	all     map[listName]*list
+	byRef   map[uint64]*list
+	buckets map[uint64]map[*list]struct{}
+}
+
+type listName struct {
+	source          uint16
+	namespace, text string
+}
+
+// A list is what one or more keys have listed.
+type list struct {
+	listName
+	ref      uint64
+	selector labels.Selector
+	buckets  []uint64
+}
+
+// bucketName names a bucket. Without a value, any value of the label is meant, and without a label any object.
+type bucketName struct {
+	source                  uint16
+	namespace, label, value string
+	labelled, valued        bool
+}
+
+// of returns the list of a selector.
+func (l *lists) of(source uint16, namespace string, selector labels.Selector, requirements labels.Requirements) *list {
+	name := listName{source, namespace, selector.String()}
+	if known := l.all[name]; known != nil {
+		return known
+	}
+	if l.all == nil {
+		l.all, l.byRef, l.buckets = map[listName]*list{}, map[uint64]*list{}, map[uint64]map[*list]struct{}{}
+	}
+	name.namespace, name.text = strings.Clone(name.namespace), strings.Clone(name.text)
+	made := &list{listName: name, ref: maphash.Comparable(l.seed, name), selector: selector}
+	for l.byRef[made.ref] != nil { // a list must have a hash of its own
+		made.ref++
+	}
+	for _, bucket := range witness(name, requirements) {
+		hash := maphash.Comparable(l.seed, bucket)
+		if l.buckets[hash] == nil {
+			l.buckets[hash] = map[*list]struct{}{}
+		}
+		l.buckets[hash][made] = struct{}{}
+		made.buckets = append(made.buckets, hash)
+	}
+	l.all[name], l.byRef[made.ref] = made, made
+	return made
+}
+
+// witness returns the buckets of a selector: each object that it selects is in one of them.
+func witness(name listName, requirements labels.Requirements) []bucketName {
+	best := []bucketName{{source: name.source, namespace: name.namespace}}
+	for _, r := range requirements {
+		bucket := bucketName{source: name.source, namespace: name.namespace, label: r.Key(), labelled: true}
+		switch r.Operator() {
+		case selection.Equals, selection.DoubleEquals, selection.In:
+			if values := r.ValuesUnsorted(); !best[0].valued || len(values) < len(best) {
+				best = best[:0:0]
+				for _, value := range values {
+					bucket.value, bucket.valued = value, true
+					best = append(best, bucket)
+				}
+			}
+		case selection.Exists, selection.GreaterThan, selection.LessThan:
+			if !best[0].labelled {
+				best = []bucketName{bucket}
+			}
+		}
+	}
+	return best
+}
+
+// gone removes the list of ref, if it is one.
+func (l *lists) gone(ref uint64) {
+	old := l.byRef[ref]
+	if old == nil {
+		return
+	}
+	for _, hash := range old.buckets {
+		delete(l.buckets[hash], old)
+		if len(l.buckets[hash]) == 0 {
+			delete(l.buckets, hash)
+		}
+	}
+	delete(l.all, old.listName)
+	delete(l.byRef, ref)
+	if len(l.all) == 0 {
+		*l = lists{seed: l.seed}
+	}
+}
+
+// selecting appends the ref of each list that selects an object.
+func (l *lists) selecting(refs []uint64, source uint16, namespace string, set labels.Set) []uint64 {
+	if len(l.all) == 0 {
+		return refs
+	}
+	refs = l.in(refs, source, "", namespace, set)
+	if namespace != "" {
+		refs = l.in(refs, source, namespace, namespace, set)
+	}
+	return refs
+}
+
+// in is selecting for the lists of one namespace, or for those of all.
+func (l *lists) in(refs []uint64, source uint16, of, namespace string, set labels.Set) []uint64 {
+	bucket := bucketName{source: source, namespace: of}
+	refs = l.bucket(refs, bucket, namespace, set)
+	bucket.labelled = true
+	for label, value := range set {
+		bucket.label, bucket.value, bucket.valued = label, "", false
+		refs = l.bucket(refs, bucket, namespace, set)
+		bucket.value, bucket.valued = value, true
+		refs = l.bucket(refs, bucket, namespace, set)
+	}
+	return refs
+}
+
+func (l *lists) bucket(refs []uint64, name bucketName, namespace string, set labels.Set) []uint64 {
+	for list := range l.buckets[maphash.Comparable(l.seed, name)] {
+		if list.source == name.source && (list.namespace == "" || list.namespace == namespace) && list.selector.Matches(set) {
+			refs = append(refs, list.ref)
+		}
+	}
+	return refs
+}

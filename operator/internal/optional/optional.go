@@ -1,0 +1,137 @@
+// Package optional has the informers of resources that an API server need not serve.
+package optional
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/informer/scope"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// ErrNotServed is operator.ErrNotServed.
+var ErrNotServed = errors.New("operator: the API server does not serve the resource")
+
+// Informer is an informer that is empty and synced while the resource is not served.
+type Informer struct {
+	*scope.Informer
+
+	kind      schema.GroupVersionKind
+	resource  schema.GroupResource
+	selection scope.Selection // while it is served
+	gone      chan struct{}   // has an element when a list or watch was not found
+	changed   []func(err error)
+}
+
+// New returns an informer of the kind in a namespace, "" for all. make returns a new informer of a
+// namespace.
+func New(kind schema.GroupVersionKind, resource schema.GroupResource, namespace string, make func(namespace string) (cache.SharedIndexInformer, error)) *Informer {
+	i := &Informer{
+		Informer: scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) { return make(p.Namespace) }),
+		kind:     kind, resource: resource, selection: scope.Selection{Namespaces: []string{namespace}},
+		gone: newSignal(),
+	}
+	return i
+}
+
+// Changed adds a function that Observe calls with nil when the objects are in the cache, and with an [ErrNotServed],
+// or with the error of the list, before they are removed from it. It must be called before Observe.
+func (i *Informer) Changed(f func(err error)) { i.changed = append(i.changed, f) }
+
+func (i *Informer) now(err error) {
+	for _, f := range i.changed {
+		f(err)
+	}
+}
+
+func newSignal() chan struct{} { return make(chan struct{}, 1) }
+
+// SetWatchErrorHandlerWithContext implements cache.SharedInformer. handler does not get the error of a
+// resource that is not served.
+func (i *Informer) SetWatchErrorHandlerWithContext(handler cache.WatchErrorHandlerWithContext) error {
+	return i.Informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		if !apierrors.IsNotFound(err) {
+			handler(ctx, r, err)
+			return
+		}
+		select {
+		case i.gone <- struct{}{}:
+		default: // Observe has not seen the last one yet
+		}
+	})
+}
+
+// Intervals are the times between two questions whether the API server serves a resource.
+type Intervals struct{ Absent, Present time.Duration }
+
+// Observe shows the objects while the API server serves the resource, until ctx is done. ask returns the kind
+// of a resource, which is empty if it is not served.
+func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, version schema.GroupVersion, resource string) (kind string, err error), every Intervals) {
+	i.now(fmt.Errorf("%w %s yet: it is not known", ErrNotServed, i.resource))
+	logger := klog.FromContext(ctx).WithValues("resource", i.resource)
+	const unknown, absent, present = 0, 1, 2
+	state := unknown
+	failed := "" // the last error, which is logged once
+	fail := func(err error) {
+		if text := kube.Printable(err.Error(), 4<<10); ctx.Err() == nil && text != failed {
+			failed = text
+			logger.Info("An optional resource is not known", "reason", text)
+		}
+	}
+	for ctx.Err() == nil {
+		kind, err := ask(ctx, i.kind.GroupVersion(), i.resource.Resource)
+		var notServed error
+		switch {
+		case kind == "":
+			notServed = fmt.Errorf("%w %s in version %s", ErrNotServed, i.resource, i.kind.Version)
+		case kind != i.kind.Kind:
+			notServed = fmt.Errorf("%w %s of kind %s: its objects are of kind %s", ErrNotServed, i.resource, i.kind.Kind, kube.Printable(kind, 100))
+		}
+		switch {
+		case err != nil:
+			fail(err)
+		case notServed == nil && state != present:
+			if err := i.Select(ctx, i.selection); err != nil {
+				i.now(fmt.Errorf("operator: %w", err))
+				fail(err)
+				break
+			}
+			state, failed = present, ""
+			i.now(nil)
+			logger.Info("An optional resource is served")
+		case notServed != nil && state != absent:
+			i.now(notServed)
+			if err := i.Select(ctx, scope.Selection{}); err != nil {
+				fail(err)
+				break
+			}
+			if state == present {
+				logger.Info("An optional resource is no longer served", "reason", notServed.Error())
+			}
+			state, failed = absent, ""
+		}
+		wait := every.Absent
+		if state == present {
+			wait = every.Present
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait + rand.N(wait/10+1)): // replicas do not ask at once
+		case <-i.gone:
+			if state != present { // its lists fail until it is served
+				select {
+				case <-ctx.Done():
+				case <-time.After(wait):
+				}
+			}
+		}
+	}
+}

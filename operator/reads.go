@@ -1,0 +1,202 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/enqueue/reads"
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/operator/internal/optional"
+)
+
+// Reading has the settings of [Reads]. The zero value is for a kind that is read by names and selectors.
+type Reading[T controllerkit.Object] struct {
+	// Indexes has the functions that return the values of an object in an index, by the name of
+	// the index, for [Reader.ByIndex].
+	Indexes map[string]func(obj T) []string
+
+	// Optional is for a resource that the API server need not serve, such as one of a
+	// CustomResourceDefinition that another program installs. While it is not served, each read returns an
+	// [ErrNotServed], and nothing else waits for it. When it is served or is no longer served, the keys
+	// that have read it run. Run asks for it every 10s, and at once if a list or watch is not found.
+	Optional bool
+}
+
+// ErrNotServed is wrapped by the errors of reads of a [Reading] that is Optional while the API server does not
+// serve the resource in the version of [Reads], and before it is known whether it does.
+var ErrNotServed = optional.ErrNotServed
+
+// Reads returns a reader of the objects of resource, whose Go type is T, and whose kind has the name of T.
+// What a call reads is remembered, and a change of it runs the key again:
+//
+//	r.secrets = operator.Reads(c, corev1.SchemeGroupVersion.WithResource("secrets"), operator.Reading[*corev1.Secret]{})
+//
+// So there is no function that maps a Secret to the objects that use it, and no predicate: see package
+// [reads] for what is remembered, and for how long. [Watches] is for objects that are not read.
+//
+// c can be a controller of [Kind] or of [Operator.Controller]. The resource can be that of Kind or of
+// [Children]. The rights to list and watch the objects are declared. An error of the registration is
+// returned by Run.
+func Reads[T controllerkit.Object](c *Controller, resource schema.GroupVersionResource, reading Reading[T]) *Reader[T] {
+	r, err := resourceOf[T](c.op, resource, reading.Optional)
+	if err != nil {
+		c.fail("%w", err)
+		return &Reader[T]{}
+	}
+	var others func(metav1.Object) []types.NamespacedName
+	if c.owner == r.name {
+		others = enqueue.KeyOf[metav1.Object]
+	}
+	return remember(c, r, reading.Indexes, others)
+}
+
+// remember returns a reader of a resource, whose events run the keys that have read. others returns
+// the keys that another handler adds for an object.
+func remember[T controllerkit.Object](c *Controller, r *resource[T], indexes map[string]func(T) []string, others func(metav1.Object) []types.NamespacedName) *Reader[T] {
+	remembered, err := reads.From(&c.tracker, r.name, r.informer, indexes)
+	if err != nil {
+		c.fail("%w", err)
+		return &Reader[T]{}
+	}
+	c.remembers = true
+	if r.served != nil {
+		source := c.adder(r.name)
+		r.served.Changed(func(err error) {
+			source.AddEvent(controllerkit.Event{Kind: "served"}, controllerkit.AddOptions{}, remembered.Close(err)...)
+		})
+	}
+	handle[T](c, r.name, r, func() cache.ResourceEventHandler {
+		if others == nil || len(indexes) > 0 {
+			return remembered.Handler(c.adder(r.name))
+		}
+		keys := func(obj metav1.Object) []types.NamespacedName {
+			known := others(obj)
+			return slices.DeleteFunc(remembered.Keys(obj), func(key types.NamespacedName) bool { return slices.Contains(known, key) })
+		}
+		return enqueue.Filter(enqueue.Handler(c.adder(r.name), keys), enqueue.ResourceVersionChanged[metav1.Object])
+	})
+	return &Reader[T]{from: r, reads: remembered, indexes: indexes}
+}
+
+// A Reader reads the cache of one kind in the calls of a controller, and remembers for the key of the
+// call what it reads. Its objects are copies that belong to the caller. If [Controller.Apply] has found or made
+// an object in the same call, its methods return that one in place of the cached one. A Reader is safe for
+// concurrent use. [Reads] and [Children] make one.
+//
+// The ctx of its methods is that of the call. Without one, and after the end of the call, they return an error. An
+// error other than NotFound keeps the call from pruning.
+type Reader[T controllerkit.Object] struct {
+	from    *resource[T]
+	reads   *reads.Reader[T, types.NamespacedName]
+	indexes map[string]func(T) []string
+}
+
+// Get returns an object. namespace is "" for a cluster-scoped kind. If there is no such object,
+// apierrors.IsNotFound is true for the error.
+func (r *Reader[T]) Get(ctx context.Context, namespace, name string) (obj T, err error) {
+	call, err := r.begin(ctx, namespace)
+	if err == nil {
+		obj, err = r.reads.Get(ctx, namespace, name)
+	}
+	if applied, ok := r.applied(call, types.NamespacedName{Namespace: namespace, Name: name}); ok {
+		return applied, nil
+	}
+	if apierrors.IsNotFound(err) {
+		return obj, err
+	}
+	return obj, call.read(err)
+}
+
+// List returns the selected objects of a namespace, in no order. "" means all namespaces, and
+// labels.Everything all objects. A nil selector is an error, because one that does not parse is
+// often nil. If some do not fit the Go type, List returns the others and an error that names some of them.
+func (r *Reader[T]) List(ctx context.Context, namespace string, selector labels.Selector) (all []T, err error) {
+	call, err := r.begin(ctx, namespace)
+	if err == nil {
+		all, err = r.reads.List(ctx, namespace, selector)
+	}
+	return r.overlay(call, all, func(obj T) bool {
+		return selector != nil && (namespace == "" || namespace == obj.GetNamespace()) && selector.Matches(labels.Set(obj.GetLabels()))
+	}), call.read(err)
+}
+
+// ByIndex returns the objects that have the value in an index of [Reading], in no order. If the
+// values of some objects are unknown, because they do not fit the Go type or the function of the index
+// panicked, it returns the others and an error that names some of them.
+func (r *Reader[T]) ByIndex(ctx context.Context, index, value string) (all []T, err error) {
+	call, err := r.begin(ctx, "")
+	if err == nil {
+		all, err = r.reads.ByIndex(ctx, index, value)
+	}
+	return r.overlay(call, all, func(obj T) bool {
+		values := r.indexes[index]
+		return values != nil && slices.Contains(values(obj), value)
+	}), call.read(err)
+}
+
+// Served reports whether the API server serves the resource. It is for an optional one, see [Reading]. The
+// answer is remembered like a read, and err is that of a read which is not possible.
+func (r *Reader[T]) Served(ctx context.Context) (served bool, err error) {
+	if _, err := r.begin(ctx, ""); err != nil {
+		return false, err
+	}
+	switch err := r.reads.Err(ctx); {
+	case errors.Is(err, ErrNotServed):
+		return false, nil
+	default:
+		return err == nil, err
+	}
+}
+
+// begin returns the call of ctx if it is one of Kind, and an error if it must not read.
+func (r *Reader[T]) begin(ctx context.Context, namespace string) (call *call, err error) {
+	if ctx.Value(callKey{}) != nil { // the controller is one of Kind
+		if call, err = callOf(ctx); err != nil {
+			return nil, fmt.Errorf("operator: read %s: %w", r.from.name, err)
+		}
+	}
+	if limit := r.from.namespace; limit != "" && namespace != "" && namespace != limit {
+		return call, fmt.Errorf("operator: read %s: %w", r.from.name, reject(fmt.Errorf("namespace %q is outside of Options.Namespace %q, so no informer sees it: use that namespace, or Operator.Inform", kube.Printable(namespace, 100), limit)))
+	}
+	return call, nil
+}
+
+// applied returns a copy of the object that the call's Apply has found or made.
+func (r *Reader[T]) applied(call *call, name types.NamespacedName) (obj T, ok bool) {
+	if call == nil {
+		return obj, false
+	}
+	c, _ := call.get(childID{r.from.kind.GroupKind(), name})
+	if obj, ok = c.Object.(T); !ok || kube.IsNil(obj) {
+		return obj, false
+	}
+	return obj.DeepCopyObject().(T), true
+}
+
+// overlay replaces the objects that the call's Apply has found or made, if they match.
+func (r *Reader[T]) overlay(call *call, all []T, match func(T) bool) []T {
+	if call == nil {
+		return all
+	}
+	names := call.ofKind(r.from.kind.GroupKind())
+	all = slices.DeleteFunc(all, func(obj T) bool {
+		return slices.Contains(names, types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()})
+	})
+	for _, name := range names {
+		if obj, ok := r.applied(call, name); ok && match(obj) {
+			all = append(all, obj)
+		}
+	}
+	return all
+}
