@@ -2,10 +2,8 @@ package operator
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/operator/internal/objects"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/ssa"
 )
@@ -43,7 +41,7 @@ const maxPrune = 100
 // Rights to apply the objects are declared, and with Prune or Elsewhere those to delete them. An error
 // of the registration is returned by Run.
 func Children[T controllerkit.Object, C any](c *Controller, resource schema.GroupVersionResource, extract func(obj T, fieldManager string) (C, error)) *Reader[T] {
-	r, err := resourceOf[T](c.op, resource, false)
+	r, err := objects.Of[T](&c.op.objects, c.op.Config, c.op.options.Namespace, resource, objects.Required)
 	switch {
 	case err != nil:
 		c.fail("%w", err)
@@ -51,30 +49,30 @@ func Children[T controllerkit.Object, C any](c *Controller, resource schema.Grou
 	case c.children == nil:
 		c.fail("Children of %s: the controller was not made by Kind, so use Owns", resource.GroupResource())
 		return &Reader[T]{}
-	case c.children[r.kind.GroupKind()] != nil:
+	case c.children[r.Kind.GroupKind()] != nil:
 		c.fail("Children was called twice for %s", resource.GroupResource())
 		return &Reader[T]{}
 	}
-	k := &childKind[T]{resource: r}
+	k := &childKind[T]{Resource: r}
 	if extract != nil {
 		k.extract = func(obj T, fieldManager string) (*unstructured.Unstructured, error) {
 			config, err := extract(obj, fieldManager)
 			if err != nil {
 				return nil, err
 			}
-			return asUnstructured(config)
+			return objects.Unstructured(config)
 		}
 	}
-	c.children[r.kind.GroupKind()] = k
+	c.children[r.Kind.GroupKind()] = k
 	c.childKinds = append(c.childKinds, k)
 	c.owns = true
-	owned[T](c, r.name, r, c.ownerKeys, nil)
+	owned[T](c, r.Name, r, c.ownerKeys, nil)
 	reader := remember(c, r, nil, c.ownerKeys)
 	verbs := []string{"get", "create", "patch"}
 	if c.prune || c.elsewhere {
 		verbs = append(verbs, "delete")
 	}
-	c.op.Writes(r.name, verbs...)
+	c.op.Writes(r.Name, verbs...)
 	return reader
 }
 
@@ -83,10 +81,10 @@ func (c *Controller) ownerKeys(obj metav1.Object) []types.NamespacedName {
 	if keys := c.controllerKeys(obj); len(keys) > 0 {
 		return keys
 	}
-	if obj.GetLabels()[ownerUID] == "" {
+	if obj.GetLabels()[objects.OwnerUID] == "" {
 		return nil
 	}
-	resource, name, _ := strings.Cut(obj.GetAnnotations()[ownerName], "/")
+	resource, name, _ := strings.Cut(obj.GetAnnotations()[objects.OwnerName], "/")
 	if resource != c.owner.String() {
 		return nil
 	}
@@ -199,7 +197,7 @@ func (c *Controller) want(call *call, obj any) (w wanted, err error) {
 	case typed && !untyped:
 		return w, fmt.Errorf("it is a %T, whose empty fields would be applied, too: pass an apply configuration or an *unstructured.Unstructured", obj)
 	}
-	if w.config, err = asUnstructured(obj); err != nil {
+	if w.config, err = objects.Unstructured(obj); err != nil {
 		return w, err
 	}
 	kind := w.config.GroupVersionKind()
@@ -212,17 +210,17 @@ func (c *Controller) want(call *call, obj any) (w wanted, err error) {
 		return w, fmt.Errorf("the %s has no metadata.name: set it", kind.Kind)
 	case w.kind == nil:
 		return w, fmt.Errorf("%s is of a kind that is not registered: call operator.Children for it", w.id)
-	case w.kind.info().kind != kind:
-		return w, fmt.Errorf("%s has apiVersion %s, and Children registered %s: use one", w.id, kind.GroupVersion(), w.kind.info().kind.GroupVersion())
+	case w.kind.Info().Kind != kind:
+		return w, fmt.Errorf("%s has apiVersion %s, and Children registered %s: use one", w.id, kind.GroupVersion(), w.kind.Info().Kind.GroupVersion())
 	}
-	served, known := (*c.op.served.Load())[w.kind.info().name]
+	served, known := (*c.op.served.Load())[w.kind.Info().Name]
 	switch {
 	case known && served.Namespaced && w.id.Namespace == "":
 		return w, fmt.Errorf("%s has no metadata.namespace: set it", w.id)
 	case known && !served.Namespaced && w.id.Namespace != "":
 		return w, fmt.Errorf("%s has a metadata.namespace, and its kind is cluster-scoped: remove it", w.id)
 	}
-	if c.op.options.Namespace != "" && w.id.Namespace != c.op.options.Namespace && !w.kind.info().given {
+	if c.op.options.Namespace != "" && w.id.Namespace != c.op.options.Namespace && !w.kind.Info().Given {
 		return w, fmt.Errorf("%s is outside of Options.Namespace %q, so no informer sees it: use that namespace, or Operator.Inform", w.id, c.op.options.Namespace)
 	}
 	return w, c.mark(call, w)
@@ -242,34 +240,9 @@ func (c *Controller) mark(call *call, w wanted) error {
 	if !c.elsewhere {
 		return fmt.Errorf("%s is outside of the namespace %q of its owner, so it cannot have an owner reference: set Reconciler.Elsewhere", w.id, owner.GetNamespace())
 	}
-	w.config.SetLabels(with(w.config.GetLabels(), ownerUID, string(owner.GetUID())))
-	w.config.SetAnnotations(with(w.config.GetAnnotations(), ownerName, c.owner.String()+"/"+kube.NameOf(owner)))
+	w.config.SetLabels(objects.With(w.config.GetLabels(), objects.OwnerUID, string(owner.GetUID())))
+	w.config.SetAnnotations(objects.With(w.config.GetAnnotations(), objects.OwnerName, c.owner.String()+"/"+kube.NameOf(owner)))
 	return nil
-}
-
-func with(m map[string]string, key, value string) map[string]string {
-	m = maps.Clone(m)
-	if m == nil {
-		m = map[string]string{}
-	}
-	m[key] = value
-	return m
-}
-
-// asUnstructured returns the JSON of a configuration, which it does not modify, as an object.
-func asUnstructured(config any) (*unstructured.Unstructured, error) {
-	if u, ok := config.(*unstructured.Unstructured); ok {
-		return u.DeepCopy(), nil
-	}
-	data, err := json.Marshal(config)
-	if err != nil {
-		return nil, fmt.Errorf("encode the configuration: %w", err)
-	}
-	u := &unstructured.Unstructured{}
-	if err := utiljson.Unmarshal(data, &u.Object); err != nil || u.Object == nil {
-		return nil, fmt.Errorf("a %T is not an apply configuration: pass one, or an *unstructured.Unstructured", config)
-	}
-	return u, nil
 }
 
 // reject marks an error that the same call gets again.
@@ -277,23 +250,23 @@ func reject(err error) error { return fmt.Errorf("%w: %w", err, reconcile.ErrRej
 
 // A child is a kind of children.
 type child interface {
-	info() about
+	Info() objects.About
 	apply(ctx context.Context, call *call, w wanted) (Child, error)
-	owned(owner types.UID) ([]metav1.Object, error)
+	Owned(owner types.UID) ([]metav1.Object, error)
 	remove(ctx context.Context, child metav1.Object) error
 	labelled(ctx context.Context, owner types.UID) ([]metav1.Object, error)
 }
 
 type childKind[T controllerkit.Object] struct {
-	*resource[T]
+	*objects.Resource[T]
 	extract func(T, string) (*unstructured.Unstructured, error) // nil without one
 	memory  ssa.Memory[T, *unstructured.Unstructured]
 }
 
 // apply applies one object.
 func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child, err error) {
-	client := k.client.Namespace(w.id.Namespace)
-	live, exists, err := k.get(w.id.Namespace, w.id.Name)
+	client := k.Client.Namespace(w.id.Namespace)
+	live, exists, err := k.Get(w.id.Namespace, w.id.Name)
 	if err != nil {
 		return c, err
 	}
@@ -308,7 +281,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 			return c, err
 		default:
 			exists = true
-			call.c.saw(ctx, call.owner, k.name, live)
+			call.c.saw(ctx, call.owner, k.Name, live)
 		}
 	}
 	if exists {
@@ -353,17 +326,17 @@ func isOwned(child, owner metav1.Object) bool {
 	if metav1.GetControllerOfNoCopy(child) != nil {
 		return metav1.IsControlledBy(child, owner)
 	}
-	return child.GetLabels()[ownerUID] == string(owner.GetUID())
+	return child.GetLabels()[objects.OwnerUID] == string(owner.GetUID())
 }
 
 // remove deletes a child in the version that was read.
 func (k *childKind[T]) remove(ctx context.Context, child metav1.Object) error {
-	return finalizer.Delete(ctx, k.client.Namespace(child.GetNamespace()), child, metav1.DeletePropagationBackground)
+	return finalizer.Delete(ctx, k.Client.Namespace(child.GetNamespace()), child, metav1.DeletePropagationBackground)
 }
 
 // labelled reads the children that have no owner reference from the API server.
 func (k *childKind[T]) labelled(ctx context.Context, owner types.UID) (children []metav1.Object, err error) {
-	return finalizer.Remaining(ctx, k.client.Namespace(k.namespace), metav1.ListOptions{LabelSelector: ownerUID + "=" + string(owner)},
+	return finalizer.Remaining(ctx, k.Client.Namespace(k.Namespace), metav1.ListOptions{LabelSelector: objects.OwnerUID + "=" + string(owner)},
 		func(child metav1.Object) bool { return metav1.GetControllerOfNoCopy(child) == nil })
 }
 
@@ -398,13 +371,13 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 	}
 	deleted := 0
 	for _, k := range c.childKinds {
-		children, err := k.owned(call.owner.GetUID())
+		children, err := k.Owned(call.owner.GetUID())
 		if err != nil {
 			return false, fmt.Errorf("operator: prune: %w", err)
 		}
 		slices.SortFunc(children, func(a, b metav1.Object) int { return strings.Compare(kube.NameOf(a), kube.NameOf(b)) })
 		for _, child := range children {
-			id := childID{k.info().kind.GroupKind(), types.NamespacedName{Namespace: child.GetNamespace(), Name: child.GetName()}}
+			id := childID{k.Info().Kind.GroupKind(), types.NamespacedName{Namespace: child.GetNamespace(), Name: child.GetName()}}
 			_, named := call.get(id)
 			switch {
 			case child.GetDeletionTimestamp() != nil || named || !isOwned(child, call.owner):

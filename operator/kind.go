@@ -9,13 +9,13 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
@@ -23,14 +23,12 @@ import (
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/operator/internal/objects"
 	"github.com/controllerkit/controllerkit/operator/internal/outcome"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/status"
 	"github.com/controllerkit/controllerkit/status/kstatus"
 )
-
-// lasting is the time after which an error that is not final makes the condition Ready false.
-const lasting = 10 * time.Second
 
 // A Reconciler has the functions of a controller of objects of type T, and its settings: see
 // [Kind]. Only Reconcile is required.
@@ -83,6 +81,15 @@ type Reconciler[T controllerkit.Object] struct {
 	ReadOnly bool
 }
 
+// Inform makes [Kind], [Children] and [Reads] use an informer of the caller for a resource, for example one
+// of package scope. The informer must hold objects of the Go type that they name, with their
+// managedFields. Call Inform before them. Without it they make an informer of Options.Namespace.
+func (op *Operator) Inform(resource schema.GroupResource, informer cache.SharedIndexInformer) {
+	if err := op.objects.Inform(resource, informer); err != nil {
+		op.fail("Inform: %w", err)
+	}
+}
+
 // Kind adds a controller of the objects of resource, whose Go type is T, and whose kind has the name
 // of T:
 //
@@ -117,30 +124,30 @@ func Kind[T interface {
 	controllerkit.Object
 	DeepCopy() T
 }](op *Operator, resource schema.GroupVersionResource, r Reconciler[T]) *Controller {
-	k := &kind[T]{Reconciler: r, failing: map[types.NamespacedName]time.Time{}}
+	k := &kind[T]{Reconciler: r}
 	c := op.Controller(resource.Resource, k.call)
 	k.c = c
 	c.manager, c.prune, c.pruneAll, c.elsewhere = cmp.Or(r.Manager, op.options.Name), r.Prune, r.PruneAll, r.Elsewhere
 	c.children = map[schema.GroupKind]child{}
 	var err error
-	if k.resource, err = resourceOf[T](op, resource, false); err == nil {
+	if k.Resource, err = objects.Of[T](&op.objects, op.Config, op.options.Namespace, resource, objects.Required); err == nil {
 		err = k.check()
 	}
 	if err != nil {
 		c.fail("%w", err)
 		return c
 	}
-	c.owner, c.gvk = k.name, k.kind
+	c.owner, c.gvk = k.Name, k.Kind
 	if len(r.Phases) > 0 {
 		c.phases = slices.Sorted(maps.Values(r.Phases))
 	}
-	owned[T](c, k.name, k.resource, enqueue.KeyOf[metav1.Object], nil)
-	op.Writes(k.name, "get")
+	owned[T](c, k.Name, k.Resource, enqueue.KeyOf[metav1.Object], nil)
+	op.Writes(k.Name, "get")
 	if r.Finalizer != "" {
-		op.Writes(k.name, "patch")
+		op.Writes(k.Name, "patch")
 	}
 	if k.writes {
-		op.Writes(schema.GroupResource{Group: k.name.Group, Resource: k.name.Resource + "/status"}, "patch")
+		op.Writes(schema.GroupResource{Group: k.Name.Group, Resource: k.Name.Resource + "/status"}, "patch")
 	}
 	return c
 }
@@ -151,13 +158,12 @@ type kind[T interface {
 	DeepCopy() T
 }] struct {
 	Reconciler[T]
-	*resource[T]
+	*objects.Resource[T]
 	c      *Controller
 	status bool // T has one
 	writes bool // which is written
 
-	mu      sync.Mutex
-	failing map[types.NamespacedName]time.Time // since when, for keys that fail
+	failing outcome.Failing
 }
 
 // check returns an error if the Reconciler is not valid.
@@ -178,8 +184,8 @@ func (k *kind[T]) check() error {
 		return fmt.Errorf("Reconciler.Finalizer is %q: use a domain, a slash and a word, such as example.com/bucket", k.Finalizer)
 	case k.PruneAll && !k.Prune:
 		return errors.New("Reconciler.PruneAll has no effect without Prune: set both")
-	case !strings.Contains(k.name.Group, ".") && k.writes: // a kind of Kubernetes
-		return fmt.Errorf("the status of %s belongs to another controller: set Reconciler.ReadOnly", k.kind.Kind)
+	case !strings.Contains(k.Name.Group, ".") && k.writes: // a kind of Kubernetes
+		return fmt.Errorf("the status of %s belongs to another controller: set Reconciler.ReadOnly", k.Kind.Kind)
 	case k.Phases != nil && k.ReadOnly:
 		return errors.New("Reconciler.Phases and ReadOnly exclude each other")
 	}
@@ -188,12 +194,12 @@ func (k *kind[T]) check() error {
 
 // call is the Func of the loop.
 func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
-	before, ok, err := k.get(key.Namespace, key.Name)
+	before, ok, err := k.Get(key.Namespace, key.Name)
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("read the %s: %w", k.kind.Kind, err)
+		return reconcile.Result{}, fmt.Errorf("read the %s: %w", k.Kind.Kind, err)
 	}
 	if !ok || before.GetDeletionTimestamp() != nil && !(k.Finalizer != "" && finalizer.Has(before, k.Finalizer)) {
-		k.succeed(key)
+		k.failing.Forget(key)
 		return reconcile.Result{}, nil
 	}
 	if before.GetDeletionTimestamp() != nil {
@@ -204,10 +210,10 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 		return reconcile.Result{}, k.report(ctx, key, cached, k.copy(cached), outcome.Call{Err: err}, err)
 	}
 	obj := k.copy(before)
-	call := k.c.begin(ctx, before, k.kind)
+	call := k.c.begin(ctx, before, k.Kind)
 	if k.Finalizer != "" {
 		// obj shows the finalizer and is newer than any cache, so a dry run would confirm no more.
-		held, err := finalizer.Add(context.WithValue(ctx, calls.LiveRead{}, false), k.client.Namespace(before.GetNamespace()), obj, k.Finalizer)
+		held, err := finalizer.Add(context.WithValue(ctx, calls.LiveRead{}, false), k.Client.Namespace(before.GetNamespace()), obj, k.Finalizer)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
@@ -220,7 +226,7 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 	if err == nil && k.Prune {
 		var more bool
 		more, err = k.c.pruneChildren(ctx, call, func(ctx context.Context) error {
-			_, err := consistency.ConfirmLive(ctx, k.client.Namespace(before.GetNamespace()), before)
+			_, err := consistency.ConfirmLive(ctx, k.Client.Namespace(before.GetNamespace()), before)
 			return err
 		})
 		if more && (res.RequeueAfter <= 0 || res.RequeueAfter > time.Second) {
@@ -260,7 +266,7 @@ func (k *kind[T]) hold(ctx context.Context, cached T) (live T, err error) {
 	if k.Finalizer == "" && !consistency.LiveRead(ctx) {
 		return cached, nil
 	}
-	client := k.client.Namespace(cached.GetNamespace())
+	client := k.Client.Namespace(cached.GetNamespace())
 	if k.Finalizer != "" && !finalizer.Has(cached, k.Finalizer) {
 		if _, err := finalizer.Add(ctx, client, cached, k.Finalizer); err != nil {
 			return live, err
@@ -276,17 +282,17 @@ func (k *kind[T]) hold(ctx context.Context, cached T) (live T, err error) {
 		err = fmt.Errorf("it has lost the finalizer %s: %w", k.Finalizer, kube.ErrChanged)
 	}
 	if err != nil {
-		return live, fmt.Errorf("operator: read %s %s: %w", k.kind.Kind, kube.NameOf(cached), err)
+		return live, fmt.Errorf("operator: read %s %s: %w", k.Kind.Kind, kube.NameOf(cached), err)
 	}
-	k.c.saw(ctx, cached, k.name, live)
+	k.c.saw(ctx, cached, k.Name, live)
 	return live, nil
 }
 
 // clean calls Cleanup and removes the finalizer.
 func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T) (reconcile.Result, error) {
 	obj := k.copy(before)
-	_, _, err := finalizer.Ensure(ctx, k.client.Namespace(before.GetNamespace()), obj, k.Finalizer, func(ctx context.Context, held finalizer.Held[T]) error {
-		call := k.c.begin(ctx, before, k.kind)
+	_, _, err := finalizer.Ensure(ctx, k.Client.Namespace(before.GetNamespace()), obj, k.Finalizer, func(ctx context.Context, held finalizer.Held[T]) error {
+		call := k.c.begin(ctx, before, k.Kind)
 		call.lend(obj, held)
 		err := k.cleanup(call, obj)
 		if field := outcome.Metadata(before, obj); field != "" {
@@ -298,7 +304,7 @@ func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T)
 		return err
 	})
 	if err == nil {
-		k.succeed(key)
+		k.failing.Forget(key)
 		return reconcile.Result{}, nil
 	}
 	var res reconcile.Result
@@ -312,7 +318,7 @@ func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T)
 // report writes the status of obj after a call whose error in the loop is err. It returns that error, with
 // the one of the write.
 func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, obj T, c outcome.Call, err error) error {
-	c.Lasting = k.lasts(ctx, key, c.Err)
+	c.Lasting = k.failing.Lasts(ctx, key, c.Err)
 	if !k.status {
 		return err
 	}
@@ -327,7 +333,8 @@ func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, 
 		}
 		return err
 	}
-	ctx, cancel, ok := k.writing(ctx)
+	limit := min(k.c.op.options.part(4), max(k.c.Loop.GracePeriod-k.c.Loop.Timeout, k.c.op.options.part(1)))
+	ctx, cancel, ok := outcome.Writing(ctx, limit)
 	if !ok { // the call was cancelled
 		return err
 	}
@@ -335,62 +342,9 @@ func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, 
 	if failed := outcome.Report(before, obj, c); failed != nil {
 		return errors.Join(err, failed)
 	}
-	_, failed := status.Patch(ctx, k.client.Namespace(before.GetNamespace()), before, func(target T) { outcome.Take(target, obj) })
+	_, failed := status.Patch(ctx, k.Client.Namespace(before.GetNamespace()), before, func(target T) { outcome.Take(target, obj) })
 	if kube.IsGone(failed, before.GetName()) {
 		return err // there is nothing to report on
 	}
 	return errors.Join(err, failed)
-}
-
-// writing returns the context of the status write. If ctx is over by its Timeout, it has a time of
-// its own, the rest of the loop's GracePeriod. If a stop or the loss of leadership cancels the call, ok
-// is false or the write is cancelled.
-func (k *kind[T]) writing(ctx context.Context) (_ context.Context, cancel context.CancelFunc, ok bool) {
-	if err := ctx.Err(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return nil, nil, false
-	}
-	term, _ := ctx.Value(calls.Validity{}).(context.Context)
-	if term != nil && term.Err() != nil {
-		return nil, nil, false
-	}
-	limit := min(k.c.op.options.part(4), max(k.c.Loop.GracePeriod-k.c.Loop.Timeout, k.c.op.options.part(1)))
-	write, cancelWrite := context.WithTimeoutCause(context.WithoutCancel(ctx), limit,
-		errors.New("operator: the time of the status write is over"))
-	stops := []func() bool{context.AfterFunc(ctx, func() {
-		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			cancelWrite()
-		}
-	})}
-	if term != nil {
-		stops = append(stops, context.AfterFunc(term, cancelWrite))
-	}
-	return write, func() {
-		for _, stop := range stops {
-			stop()
-		}
-		cancelWrite()
-	}, true
-}
-
-// lasts reports whether the calls of the key have failed for a while. It notes the failure.
-func (k *kind[T]) lasts(ctx context.Context, key types.NamespacedName, err error) bool {
-	if err == nil {
-		k.succeed(key)
-		return false
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	since, known := k.failing[key]
-	if !known || reconcile.Attempt(ctx) <= 1 {
-		since = time.Now()
-		k.failing[key] = since
-	}
-	return time.Since(since) >= lasting
-}
-
-// succeed forgets the failures of a key.
-func (k *kind[T]) succeed(key types.NamespacedName) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.failing, key)
 }

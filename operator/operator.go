@@ -16,22 +16,20 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/internal/calls"
-	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/typed"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/operator/internal/late"
+	"github.com/controllerkit/controllerkit/operator/internal/objects"
 	"github.com/controllerkit/controllerkit/operator/internal/optional"
 	"github.com/controllerkit/controllerkit/operator/internal/page"
 	"github.com/controllerkit/controllerkit/operator/internal/rights"
@@ -145,11 +143,9 @@ type Operator struct {
 	term        page.Term
 	debugServer *http.Server // at Options.Debug
 
-	http      *http.Client                                       // of the clients of Kind and Children
-	resources map[schema.GroupResource]any                       // a *resource[T] of each
-	informers map[schema.GroupResource]cache.SharedIndexInformer // of Inform
-	optional  []*optional.Informer
-	asks      optional.Intervals
+	objects objects.Set
+	singles []onlyNames
+	asks    optional.Intervals
 }
 
 // New makes an operator for the API server of config, which it copies. It sends no
@@ -189,8 +185,6 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		options:   o,
 		uses:      rights.Set{},
 		asks:      optional.Intervals{Absent: 10 * time.Second, Present: time.Minute},
-		resources: map[schema.GroupResource]any{},
-		informers: map[schema.GroupResource]cache.SharedIndexInformer{},
 	}
 	if o.Debug != "" {
 		op.Debug = &debug.Page{}
@@ -268,7 +262,7 @@ func (op *Operator) Run(ctx context.Context) error {
 	op.running.Store(true)
 	op.logger = klog.FromContext(ctx)
 	if op.Informers.Mutated == nil {
-		op.Informers.Mutated = mutations(op.logger)
+		op.Informers.Mutated = warn.Mutations(op.logger)
 	}
 	op.observe(ctx)
 	op.serve("/metrics", op.options.Metrics.Handler())
@@ -326,12 +320,12 @@ func (op *Operator) inform(ctx context.Context) error {
 	defer cancel()
 	var g sync.WaitGroup
 	defer g.Wait()
-	if len(op.optional) > 0 {
+	if len(op.objects.Optional) > 0 {
 		ask, err := served.Asker(op.Config)
 		if err != nil {
 			return fmt.Errorf("operator: %w", err)
 		}
-		for _, i := range op.optional {
+		for _, i := range op.objects.Optional {
 			g.Go(func() { i.Observe(ctx, ask, op.asks) })
 		}
 	}
@@ -358,25 +352,13 @@ func (op *Operator) register() (needed []served.Resource) {
 			op.options.Metrics.ReconcileObjects(c.Loop.Name, op.sources[i].Held.Objects)
 		}
 	}
+	for _, s := range op.singles {
+		needed = append(needed, served.Resource{GroupResource: s.GroupResource})
+	}
 	for _, resource := range op.uses.Resources() {
 		needed = append(needed, served.Resource{GroupResource: resource})
 	}
 	return needed
-}
-
-// mutations returns a function that logs a change of a cache by the program, at most once an hour
-// for each informer. The metrics count all changes.
-func mutations(logger klog.Logger) func(informer.Mutation) {
-	last := map[string]time.Time{}
-	return func(m informer.Mutation) { // called by one goroutine
-		if at, ok := last[m.Name]; ok && time.Since(at) < time.Hour {
-			return
-		}
-		last[m.Name] = time.Now()
-		const most = 4 << 10
-		logger.Error(kube.PrintableError(errors.New(m.String()), most), "The program changed an object in a cache",
-			"informer", m.Name, "object", kube.Printable(m.Key, most), "path", kube.Printable(m.Path, most))
-	}
 }
 
 // observe makes clients of Config record the writes of calls, each in the Store of its
@@ -393,7 +375,7 @@ func (op *Operator) observe(ctx context.Context) {
 			page.Observe(c.page(), &c.Loop)
 		}
 	}
-	declared := op.declared()
+	declared := op.declared(true)
 	for _, rule := range op.leaseRules() {
 		declared.Add(coordinationv1.Resource("leases"), rule.Verbs...)
 	}

@@ -12,12 +12,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/enqueue/reads"
+	"github.com/controllerkit/controllerkit/internal/guard"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/operator/internal/objects"
 	"github.com/controllerkit/controllerkit/operator/internal/optional"
+	"github.com/controllerkit/controllerkit/operator/internal/single"
 )
 
 // Reading has the settings of [Reads]. The zero value is for a kind that is read by names and selectors.
@@ -31,6 +35,41 @@ type Reading[T controllerkit.Object] struct {
 	// [ErrNotServed], and nothing else waits for it. When it is served or is no longer served, the keys
 	// that have read it run. Run asks for it every 10s, and at once if a list or watch is not found.
 	Optional bool
+
+	// Single opens a watch for each object that [Reader.Get] is called for, in place of one for all: then no
+	// right to list the others is needed. List and ByIndex are errors. The first Get of an object waits for its
+	// list, at most 5s. A watch ends within two minutes after no key needs it any more. A write of such an object
+	// does not delay the next call.
+	Single bool
+
+	// Names are the only names that Get may be called with, in any namespace. [Operator.Rules] has them as
+	// resourceNames, for a ClusterRole or for Roles. They need Single. Without Names, the rule is for Roles in the
+	// namespaces of the objects.
+	Names []string
+}
+
+func (r Reading[T]) mode() objects.Mode {
+	switch {
+	case r.Optional:
+		return objects.Optional
+	case r.Single:
+		return objects.Single
+	default:
+		return objects.Required
+	}
+}
+
+// check returns an error if the settings exclude each other.
+func (r Reading[T]) check(resource schema.GroupResource) error {
+	switch {
+	case r.Single && (r.Optional || len(r.Indexes) > 0):
+		return fmt.Errorf("Reads of %s: Reading.Single excludes Optional and Indexes", resource)
+	case len(r.Names) > 0 && !r.Single:
+		return fmt.Errorf("Reads of %s: Reading.Names needs Single", resource)
+	case slices.Contains(r.Names, ""):
+		return fmt.Errorf("Reads of %s: a name in Reading.Names is empty", resource)
+	}
+	return nil
 }
 
 // ErrNotServed is wrapped by the errors of reads of a [Reading] that is Optional while the API server does not
@@ -49,13 +88,20 @@ var ErrNotServed = optional.ErrNotServed
 // [Children]. The rights to list and watch the objects are declared. An error of the registration is
 // returned by Run.
 func Reads[T controllerkit.Object](c *Controller, resource schema.GroupVersionResource, reading Reading[T]) *Reader[T] {
-	r, err := resourceOf[T](c.op, resource, reading.Optional)
+	r, err := objects.Of[T](&c.op.objects, c.op.Config, c.op.options.Namespace, resource, reading.mode())
 	if err != nil {
 		c.fail("%w", err)
 		return &Reader[T]{}
 	}
+	if err := reading.check(r.Name); err != nil {
+		c.fail("%w", err)
+		return &Reader[T]{}
+	}
+	if reading.Single {
+		return each(c, r, reading.Names)
+	}
 	var others func(metav1.Object) []types.NamespacedName
-	if c.owner == r.name {
+	if c.owner == r.Name {
 		others = enqueue.KeyOf[metav1.Object]
 	}
 	return remember(c, r, reading.Indexes, others)
@@ -63,30 +109,53 @@ func Reads[T controllerkit.Object](c *Controller, resource schema.GroupVersionRe
 
 // remember returns a reader of a resource, whose events run the keys that have read. others returns
 // the keys that another handler adds for an object.
-func remember[T controllerkit.Object](c *Controller, r *resource[T], indexes map[string]func(T) []string, others func(metav1.Object) []types.NamespacedName) *Reader[T] {
-	remembered, err := reads.From(&c.tracker, r.name, r.informer, indexes)
+func remember[T controllerkit.Object](c *Controller, r *objects.Resource[T], indexes map[string]func(T) []string, others func(metav1.Object) []types.NamespacedName) *Reader[T] {
+	remembered, err := reads.From(&c.tracker, r.Name, r.Informer(), indexes)
 	if err != nil {
 		c.fail("%w", err)
 		return &Reader[T]{}
 	}
 	c.remembers = true
-	if r.served != nil {
-		source := c.adder(r.name)
-		r.served.Changed(func(err error) {
+	if r.Served != nil {
+		source := c.adder(r.Name)
+		r.Served.Changed(func(err error) {
 			source.AddEvent(controllerkit.Event{Kind: "served"}, controllerkit.AddOptions{}, remembered.Close(err)...)
 		})
 	}
-	handle[T](c, r.name, r, func() cache.ResourceEventHandler {
+	handle[T](c, r.Name, r, func() cache.ResourceEventHandler {
 		if others == nil || len(indexes) > 0 {
-			return remembered.Handler(c.adder(r.name))
+			return remembered.Handler(c.adder(r.Name))
 		}
 		keys := func(obj metav1.Object) []types.NamespacedName {
 			known := others(obj)
 			return slices.DeleteFunc(remembered.Keys(obj), func(key types.NamespacedName) bool { return slices.Contains(known, key) })
 		}
-		return enqueue.Filter(enqueue.Handler(c.adder(r.name), keys), enqueue.ResourceVersionChanged[metav1.Object])
+		return enqueue.Filter(enqueue.Handler(c.adder(r.Name), keys), enqueue.ResourceVersionChanged[metav1.Object])
 	})
 	return &Reader[T]{from: r, reads: remembered, indexes: indexes}
+}
+
+// each returns a reader of a resource whose objects are watched one by one.
+func each[T controllerkit.Object](c *Controller, r *objects.Resource[T], names []string) *Reader[T] {
+	remembered, err := reads.From[T](&c.tracker, r.Name, r.Informer(), nil)
+	if err != nil {
+		c.fail("%w", err)
+		return &Reader[T]{}
+	}
+	c.remembers = true
+	handler := &guard.Handler{ResourceEventHandler: remembered.Handler(c.adder(r.Name)), Logger: func() klog.Logger {
+		return c.op.logger.WithValues("controller", c.Loop.Name, "resource", r.Name)
+	}}
+	watches := single.New(r.Single, handler, func(o types.NamespacedName) bool { return remembered.Remembers(o.Namespace, o.Name) })
+	c.op.Informers.AddRun(r.Name.String()+" (single, "+c.Loop.Name+")", watches.Run)
+	c.op.singles = append(c.op.singles, onlyNames{r.Name, slices.Clone(names)})
+	return &Reader[T]{from: r, reads: remembered, single: watches, names: names}
+}
+
+// onlyNames are objects of a resource that are watched one by one. No names mean any.
+type onlyNames struct {
+	schema.GroupResource
+	names []string
 }
 
 // A Reader reads the cache of one kind in the calls of a controller, and remembers for the key of the
@@ -97,9 +166,11 @@ func remember[T controllerkit.Object](c *Controller, r *resource[T], indexes map
 // The ctx of its methods is that of the call. Without one, and after the end of the call, they return an error. An
 // error other than NotFound keeps the call from pruning.
 type Reader[T controllerkit.Object] struct {
-	from    *resource[T]
+	from    *objects.Resource[T]
 	reads   *reads.Reader[T, types.NamespacedName]
 	indexes map[string]func(T) []string
+	single  *single.Watches // of Reading.Single, with its names
+	names   []string
 }
 
 // Get returns an object. namespace is "" for a cluster-scoped kind. If there is no such object,
@@ -107,7 +178,7 @@ type Reader[T controllerkit.Object] struct {
 func (r *Reader[T]) Get(ctx context.Context, namespace, name string) (obj T, err error) {
 	call, err := r.begin(ctx, namespace)
 	if err == nil {
-		obj, err = r.reads.Get(ctx, namespace, name)
+		obj, err = r.get(ctx, types.NamespacedName{Namespace: namespace, Name: name})
 	}
 	if applied, ok := r.applied(call, types.NamespacedName{Namespace: namespace, Name: name}); ok {
 		return applied, nil
@@ -118,11 +189,34 @@ func (r *Reader[T]) Get(ctx context.Context, namespace, name string) (obj T, err
 	return obj, call.read(err)
 }
 
+func (r *Reader[T]) get(ctx context.Context, name types.NamespacedName) (obj T, err error) {
+	switch {
+	case r.single == nil:
+		return r.reads.Get(ctx, name.Namespace, name.Name)
+	case len(r.names) > 0 && !slices.Contains(r.names, name.Name):
+		return obj, fmt.Errorf("operator: read %s: %w", r.from.Name, reject(fmt.Errorf("the name %q is not in Reading.Names: add it, or leave Names empty", kube.Printable(name.Name, 300))))
+	}
+	if err := r.reads.Remember(ctx, name.Namespace, name.Name); err != nil {
+		return obj, err
+	}
+	item, err := r.single.Get(ctx, name)
+	switch found, ok := item.(T); {
+	case err != nil:
+		return obj, fmt.Errorf("operator: read %s: %w", r.from.Name, err)
+	case item == nil:
+		return obj, apierrors.NewNotFound(r.from.Name, name.Name)
+	case !ok:
+		return obj, fmt.Errorf("operator: read %s: the cache has a %T", r.from.Name, item)
+	default:
+		return found.DeepCopyObject().(T), nil
+	}
+}
+
 // List returns the selected objects of a namespace, in no order. "" means all namespaces, and
 // labels.Everything all objects. A nil selector is an error, because one that does not parse is
 // often nil. If some do not fit the Go type, List returns the others and an error that names some of them.
 func (r *Reader[T]) List(ctx context.Context, namespace string, selector labels.Selector) (all []T, err error) {
-	call, err := r.begin(ctx, namespace)
+	call, err := r.beginMany(ctx, namespace)
 	if err == nil {
 		all, err = r.reads.List(ctx, namespace, selector)
 	}
@@ -135,7 +229,7 @@ func (r *Reader[T]) List(ctx context.Context, namespace string, selector labels.
 // values of some objects are unknown, because they do not fit the Go type or the function of the index
 // panicked, it returns the others and an error that names some of them.
 func (r *Reader[T]) ByIndex(ctx context.Context, index, value string) (all []T, err error) {
-	call, err := r.begin(ctx, "")
+	call, err := r.beginMany(ctx, "")
 	if err == nil {
 		all, err = r.reads.ByIndex(ctx, index, value)
 	}
@@ -163,13 +257,22 @@ func (r *Reader[T]) Served(ctx context.Context) (served bool, err error) {
 func (r *Reader[T]) begin(ctx context.Context, namespace string) (call *call, err error) {
 	if ctx.Value(callKey{}) != nil { // the controller is one of Kind
 		if call, err = callOf(ctx); err != nil {
-			return nil, fmt.Errorf("operator: read %s: %w", r.from.name, err)
+			return nil, fmt.Errorf("operator: read %s: %w", r.from.Name, err)
 		}
 	}
-	if limit := r.from.namespace; limit != "" && namespace != "" && namespace != limit {
-		return call, fmt.Errorf("operator: read %s: %w", r.from.name, reject(fmt.Errorf("namespace %q is outside of Options.Namespace %q, so no informer sees it: use that namespace, or Operator.Inform", kube.Printable(namespace, 100), limit)))
+	if limit := r.from.Namespace; limit != "" && namespace != "" && namespace != limit {
+		return call, fmt.Errorf("operator: read %s: %w", r.from.Name, reject(fmt.Errorf("namespace %q is outside of Options.Namespace %q, so no informer sees it: use that namespace, or Operator.Inform", kube.Printable(namespace, 100), limit)))
 	}
 	return call, nil
+}
+
+// beginMany is begin for a read of any number of objects.
+func (r *Reader[T]) beginMany(ctx context.Context, namespace string) (*call, error) {
+	call, err := r.begin(ctx, namespace)
+	if err == nil && r.single != nil {
+		err = fmt.Errorf("operator: read %s: %w", r.from.Name, reject(errors.New("Reading.Single is set, so only Get is possible")))
+	}
+	return call, err
 }
 
 // applied returns a copy of the object that the call's Apply has found or made.
@@ -177,7 +280,7 @@ func (r *Reader[T]) applied(call *call, name types.NamespacedName) (obj T, ok bo
 	if call == nil {
 		return obj, false
 	}
-	c, _ := call.get(childID{r.from.kind.GroupKind(), name})
+	c, _ := call.get(childID{r.from.Kind.GroupKind(), name})
 	if obj, ok = c.Object.(T); !ok || kube.IsNil(obj) {
 		return obj, false
 	}
@@ -189,7 +292,7 @@ func (r *Reader[T]) overlay(call *call, all []T, match func(T) bool) []T {
 	if call == nil {
 		return all
 	}
-	names := call.ofKind(r.from.kind.GroupKind())
+	names := call.ofKind(r.from.Kind.GroupKind())
 	all = slices.DeleteFunc(all, func(obj T) bool {
 		return slices.Contains(names, types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()})
 	})

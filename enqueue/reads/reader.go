@@ -65,14 +65,28 @@ func From[T controllerkit.Object, K comparable](t *Tracker[K], resource schema.G
 // Get returns the object in the cache. ctx is that of the call. namespace is "" for a cluster-scoped
 // resource. If there is no such object, apierrors.IsNotFound is true for the error.
 func (r *Reader[T, K]) Get(ctx context.Context, namespace, object string) (obj T, err error) {
-	err = r.t.read(ctx, r.source, func() uint64 { return r.t.hash(name{r.source, false, namespace, object}) })
-	if err == nil {
-		err = r.err()
+	if err := r.Remember(ctx, namespace, object); err != nil {
+		return obj, err
 	}
-	if err != nil {
+	if err := r.err(); err != nil {
 		return obj, fmt.Errorf("reads: Get: %w", err)
 	}
 	return r.cache.Get(namespace, object)
+}
+
+// Remember is Get without the read, for objects that are read elsewhere. Call it before the read.
+func (r *Reader[T, K]) Remember(ctx context.Context, namespace, object string) error {
+	if err := r.t.read(ctx, r.source, func() uint64 { return r.t.hash(name{r.source, false, namespace, object}) }); err != nil {
+		return fmt.Errorf("reads: Get: %w", err)
+	}
+	return nil
+}
+
+// Remembers reports whether a key has read the object by its name.
+func (r *Reader[T, K]) Remembers(namespace, object string) bool {
+	r.t.mu.Lock()
+	defer r.t.mu.Unlock()
+	return r.t.graph.refs[r.t.hash(name{r.source, false, namespace, object})] != 0
 }
 
 // List returns the selected objects of a namespace, in no order. "" means all namespaces, and

@@ -5,11 +5,14 @@ package warn
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"sync"
+	"time"
 
 	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
 
+	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -43,4 +46,19 @@ func (h *Handler) first(text [sha256.Size]byte) bool {
 	}
 	h.seen.Add(text, nil)
 	return true
+}
+
+// Mutations returns a function that logs a change of a cache by the program, at most once an hour
+// for each informer. The metrics count all changes.
+func Mutations(logger klog.Logger) func(informer.Mutation) {
+	last := map[string]time.Time{}
+	return func(m informer.Mutation) { // called by one goroutine
+		if at, ok := last[m.Name]; ok && time.Since(at) < time.Hour {
+			return
+		}
+		last[m.Name] = time.Now()
+		const most = 4 << 10
+		logger.Error(kube.PrintableError(errors.New(m.String()), most), "The program changed an object in a cache",
+			"informer", m.Name, "object", kube.Printable(m.Key, most), "path", kube.Printable(m.Path, most))
+	}
 }

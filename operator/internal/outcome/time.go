@@ -1,0 +1,77 @@
+package outcome
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// Writing returns the context of the status write after a call with ctx. If ctx is over by its Timeout,
+// the write has the limit as its time. If a stop or the loss of leadership cancels the call, ok is false
+// or the write is cancelled.
+func Writing(ctx context.Context, limit time.Duration) (_ context.Context, cancel context.CancelFunc, ok bool) {
+	if err := ctx.Err(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return nil, nil, false
+	}
+	term, _ := ctx.Value(calls.Validity{}).(context.Context)
+	if term != nil && term.Err() != nil {
+		return nil, nil, false
+	}
+	write, cancelWrite := context.WithTimeoutCause(context.WithoutCancel(ctx), limit,
+		errors.New("operator: the time of the status write is over"))
+	stops := []func() bool{context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			cancelWrite()
+		}
+	})}
+	if term != nil {
+		stops = append(stops, context.AfterFunc(term, cancelWrite))
+	}
+	return write, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancelWrite()
+	}, true
+}
+
+// lasting is the time after which an error that is not final makes the condition Ready false.
+const lasting = 10 * time.Second
+
+// Failing knows since when keys fail. The zero value knows none.
+type Failing struct {
+	mu    sync.Mutex
+	since map[types.NamespacedName]time.Time
+}
+
+// Lasts reports whether the calls of the key have failed for a while. It notes the failure.
+func (f *Failing) Lasts(ctx context.Context, key types.NamespacedName, err error) bool {
+	if err == nil {
+		f.Forget(key)
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	since, known := f.since[key]
+	if !known || reconcile.Attempt(ctx) <= 1 {
+		since = time.Now()
+		if f.since == nil {
+			f.since = map[types.NamespacedName]time.Time{}
+		}
+		f.since[key] = since
+	}
+	return time.Since(since) >= lasting
+}
+
+// Forget forgets the failures of a key.
+func (f *Failing) Forget(key types.NamespacedName) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.since, key)
+}
