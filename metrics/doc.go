@@ -53,6 +53,7 @@
 //	controller_informer_bytes{name}                                     gauge
 //	controller_informer_mutations_total{name}                           counter
 //	controller_informer_malformed_objects{name}                         gauge
+//	controller_informer_served{name}                                    gauge
 //	leader_election_master_status{name}                                 gauge
 //	reflector_lists_total{name}                                         counter
 //	reflector_list_duration_seconds{name}                               histogram

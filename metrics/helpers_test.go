@@ -87,6 +87,7 @@ func use(t testing.TB, m *metrics.Metrics) {
 	m.InformerWatched("pods", time.Second)
 	m.InformerLast("pods", time.Now)
 	m.InformerMutated("pods", 0)
+	m.InformerServed("pods", true)
 	m.InformerMalformed("pods", func() int { return 1 })
 	m.InformerHolds("pods", func() (objects, bytes int64) { return 3, 4096 })
 	m.FinalizerStepStarted("example.com/f", "step")

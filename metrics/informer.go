@@ -41,6 +41,19 @@ func (m *Metrics) InformerLast(name string, last func() time.Time) {
 	m.receipts.Store(m.informers.label(name), last)
 }
 
+// InformerServed sets whether the API server serves the resource of an informer that runs without it, too. Package
+// operator calls it for the optional resources of its function Reads.
+func (m *Metrics) InformerServed(name string, served bool) {
+	if m == nil {
+		return
+	}
+	value := 0.0
+	if served {
+		value = 1
+	}
+	m.served.WithLabelValues(m.informers.label(name)).Set(value)
+}
+
 // InformerMutated counts changes of objects in the informer's cache by the program itself.
 func (m *Metrics) InformerMutated(name string, mutations int) {
 	if m == nil {

@@ -94,6 +94,7 @@ type Metrics struct {
 	receipts        sync.Map // label → func() time.Time
 
 	malformed *prometheus.GaugeVec
+	served    *prometheus.GaugeVec
 	misfits   sync.Map // label → func() int
 
 	stepsRunning *prometheus.GaugeVec
@@ -182,6 +183,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		held:      all.gauge("controller_informer_objects", "Number of objects in the informer's cache.", "name"),
 		heldBytes: all.gauge("controller_informer_bytes", "Estimate of the bytes that the objects in the informer's cache take in the heap.", "name"),
 		malformed: all.gauge("controller_informer_malformed_objects", "Number of objects that do not fit the informer's Go type. An informer of package crd goes on without them, another one gets no more events.", "name"),
+		served:    all.gauge("controller_informer_served", "1 if the API server serves the resource of the informer, which runs without it, too, and 0 if it does not.", "name"),
 		mutations: all.counter("controller_informer_mutations_total", "Total number of changes that the program has made to sampled objects in the informer's cache.", "name"),
 		received:  all.gauge("controller_informer_last_event_timestamp_seconds", "Unix time at which the informer last received data that it could decode: an event, a bookmark or a list. For an informer with parts, such as namespaces, it is the time of the oldest part.", "name"),
 

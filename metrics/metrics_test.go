@@ -75,6 +75,7 @@ func TestNamesAndLabels(t *testing.T) {
 		"controller_informer_objects":                      "gauge name",
 		"controller_informer_bytes":                        "gauge name",
 		"controller_informer_malformed_objects":            "gauge name",
+		"controller_informer_served":                       "gauge name",
 		"controller_failing_keys":                          "gauge controller,result",
 		"controller_objects":                               "gauge controller",
 		"controller_leader_seen":                           "gauge name",

@@ -118,7 +118,9 @@ func remember[T controllerkit.Object](c *Controller, r *objects.Resource[T], ind
 	c.remembers = true
 	if r.Served != nil {
 		source := c.adder(r.Name)
+		label := r.Name.String()
 		r.Served.Changed(func(err error) {
+			c.op.Metrics.InformerServed(label, err == nil)
 			source.AddEvent(controllerkit.Event{Kind: "served"}, controllerkit.AddOptions{}, remembered.Close(err)...)
 		})
 	}

@@ -9,7 +9,7 @@ import (
 // linked by their numbers, so that a million of them are few objects for the garbage collector. The
 // number 0 is none.
 type graph[K comparable] struct {
-	seed  maphash.Seed
+	hasher
 	keys  map[uint64]uint32 // the first slot of each hash of a key, which is smaller than a map of keys
 	slots slab[slot[K]]
 	edges slab[edge]
@@ -18,6 +18,14 @@ type graph[K comparable] struct {
 
 	freeSlot, freeEdge uint32
 }
+
+// A hasher makes hashes of names.
+type hasher struct {
+	seed   maphash.Seed
+	narrow uint // the bits that a test takes from a hash
+}
+
+func hashOf[T comparable](h hasher, v T) uint64 { return maphash.Comparable(h.seed, v) >> h.narrow }
 
 // A slab is a slice that grows without a copy, so without unused memory.
 type slab[E any] struct {
@@ -73,7 +81,7 @@ func (g *graph[K]) enter(key K) (at, call uint32) {
 		g.slots.add()
 		g.edges.add()
 	}
-	hash := maphash.Comparable(g.seed, key)
+	hash := hashOf(g.hasher, key)
 	if at = g.slot(key, hash); at == 0 {
 		if at = g.freeSlot; at != 0 {
 			g.freeSlot = g.slots.at(at).first
@@ -92,7 +100,7 @@ func (g *graph[K]) enter(key K) (at, call uint32) {
 // free frees the slot of a key that has read nothing.
 func (g *graph[K]) free(at uint32) {
 	s := g.slots.at(at)
-	hash := maphash.Comparable(g.seed, s.key)
+	hash := hashOf(g.hasher, s.key)
 	if first := g.keys[hash]; first == at {
 		if s.next == 0 {
 			delete(g.keys, hash)
@@ -109,7 +117,7 @@ func (g *graph[K]) free(at uint32) {
 	*s = slot[K]{first: g.freeSlot}
 	g.freeSlot = at
 	if len(g.keys) == 0 {
-		*g = graph[K]{seed: g.seed} // a map does not shrink
+		*g = graph[K]{hasher: g.hasher} // a map does not shrink
 	}
 }
 
@@ -189,7 +197,7 @@ func (g *graph[K]) leave(at, call uint32, replace bool, gone func(ref uint64)) {
 
 // forget is the end of a call that has read nothing.
 func (g *graph[K]) forget(key K, gone func(ref uint64)) {
-	if g.slot(key, maphash.Comparable(g.seed, key)) != 0 {
+	if g.slot(key, hashOf(g.hasher, key)) != 0 {
 		at, call := g.enter(key)
 		g.leave(at, call, true, gone)
 	}

@@ -1,7 +1,6 @@
 package reads
 
 import (
-	"hash/maphash"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -12,7 +11,7 @@ import (
 // stands in a bucket for each value that one of its requirements allows, so an event looks at the
 // selectors that name one of the object's labels, and at those that name none.
 type lists struct {
-	seed    maphash.Seed
+	hasher
 	all     map[listName]*list
 	byRef   map[uint64]*list
 	buckets map[uint64]map[*list]struct{}
@@ -48,12 +47,12 @@ func (l *lists) of(source uint16, namespace string, selector labels.Selector, re
 		l.all, l.byRef, l.buckets = map[listName]*list{}, map[uint64]*list{}, map[uint64]map[*list]struct{}{}
 	}
 	name.namespace, name.text = strings.Clone(name.namespace), strings.Clone(name.text)
-	made := &list{listName: name, ref: maphash.Comparable(l.seed, name), selector: selector}
+	made := &list{listName: name, ref: hashOf(l.hasher, name), selector: selector}
 	for l.byRef[made.ref] != nil { // a list must have a hash of its own
 		made.ref++
 	}
 	for _, bucket := range witness(name, requirements) {
-		hash := maphash.Comparable(l.seed, bucket)
+		hash := hashOf(l.hasher, bucket)
 		if l.buckets[hash] == nil {
 			l.buckets[hash] = map[*list]struct{}{}
 		}
@@ -102,7 +101,7 @@ func (l *lists) gone(ref uint64) {
 	delete(l.all, old.listName)
 	delete(l.byRef, ref)
 	if len(l.all) == 0 {
-		*l = lists{seed: l.seed}
+		*l = lists{hasher: l.hasher}
 	}
 }
 
@@ -133,7 +132,7 @@ func (l *lists) in(refs []uint64, source uint16, of, namespace string, set label
 }
 
 func (l *lists) bucket(refs []uint64, name bucketName, namespace string, set labels.Set) []uint64 {
-	for list := range l.buckets[maphash.Comparable(l.seed, name)] {
+	for list := range l.buckets[hashOf(l.hasher, name)] {
 		if list.source == name.source && (list.namespace == "" || list.namespace == namespace) && list.selector.Matches(set) {
 			refs = append(refs, list.ref)
 		}

@@ -55,11 +55,12 @@ func index(s *secret) []string {
 	return strings.Fields(v + " " + s.Annotations["also"])
 }
 
-func newModel(t *testing.T, seed uint64) *model {
+func newModel(t *testing.T, seed uint64, narrow uint) *model {
 	m := &model{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), w: newWorld(), objects: map[name]*secret{},
 		depends: map[name]map[question]bool{}, answers: map[name]map[question]string{}, queued: map[name]bool{},
 	}
+	m.tracker.Narrow(narrow)
 	m.r = read(t, &m.tracker, m.w, map[string]func(*secret) []string{"by": index})
 	return m
 }
@@ -261,8 +262,12 @@ func (m *model) run(key name, middle func()) {
 // TestModel: in random sequences of objects, selectors, indexes, failures, panics and cancelled calls, an
 // event adds exactly the keys whose answers change.
 func TestModel(t *testing.T) {
-	for seed := range uint64(20) {
-		m := newModel(t, seed)
+	for seed := range uint64(30) {
+		narrow := uint(0)
+		if seed >= 20 {
+			narrow = 59 // hashes of 5 bits: no event must miss a key, but some may add one too many
+		}
+		m := newModel(t, seed, narrow)
 		for step := range 500 {
 			if m.rnd.IntN(3) == 0 {
 				m.run(m.key(), func() {})
@@ -281,7 +286,7 @@ func TestModel(t *testing.T) {
 				for q, was := range answers {
 					changed = changed || m.state(q) != was
 				}
-				if changed != (got[key] > 0) {
+				if changed && got[key] == 0 || !changed && got[key] > 0 && narrow == 0 {
 					t.Fatalf("seed %d, step %d: an answer of %s changes: %v, it is added: %v; it depends on %+v", seed, step, key, changed, got[key], answers)
 				}
 				if got[key] > 2 {
@@ -292,8 +297,8 @@ func TestModel(t *testing.T) {
 		for key := range m.depends {
 			call(t, &m.tracker, key, func(context.Context) {})
 		}
-		if n := m.tracker.Len(); n != 0 {
-			t.Errorf("seed %d: %d reads are remembered for keys that read nothing", seed, n)
+		if n := m.tracker.Len(); n != 0 || m.tracker.Buckets() != 0 {
+			t.Errorf("seed %d: %d reads and %d buckets are left for keys that read nothing", seed, n, m.tracker.Buckets())
 		}
 	}
 }
@@ -303,7 +308,7 @@ func TestModel(t *testing.T) {
 func TestModelLate(t *testing.T) {
 	compared := 0
 	for seed := range uint64(20) {
-		m := newModel(t, seed+100)
+		m := newModel(t, seed+100, 0)
 		change := func() {
 			if m.rnd.IntN(2) == 0 {
 				m.pending = append(m.pending, m.change())

@@ -248,6 +248,28 @@ func TestOnce(t *testing.T) {
 	}
 }
 
+// TestBuckets: a selector that nobody reads any more leaves nothing, while others stay.
+func TestBuckets(t *testing.T) {
+	var tr tracker
+	r := read(t, &tr, newWorld(), nil)
+	stays := name{Name: "stays"}
+	call(t, &tr, stays, func(ctx context.Context) { _, _ = r.List(ctx, "", parse(t, "app=x")) })
+	for _, selector := range []string{"app in (a,b,c)", "app", "!app", "app=y,tier in (1,2)", "tier in (1,2),app=y", "app=x"} {
+		call(t, &tr, key, func(ctx context.Context) { _, _ = r.List(ctx, "a", parse(t, selector)) })
+		want := 2
+		if strings.HasPrefix(selector, "app in") {
+			want = 4
+		}
+		if got := tr.Buckets(); got != want || tr.Len() != 2 {
+			t.Errorf("%s: %d buckets and %d reads, want %d and 2", selector, got, tr.Len(), want)
+		}
+	}
+	call(t, &tr, key, func(context.Context) {})
+	if keys := r.Keys(object("a", "b", "1", map[string]string{"app": "x"})); tr.Buckets() != 1 || len(keys) != 1 || keys[0] != stays {
+		t.Errorf("%d buckets, and %v has listed the object", tr.Buckets(), keys)
+	}
+}
+
 // TestNoAllocation: an event that concerns nobody allocates nothing.
 func TestNoAllocation(t *testing.T) {
 	var tr tracker

@@ -132,7 +132,7 @@ func (t *Tracker[K]) source() uint16 {
 	defer t.mu.Unlock()
 	if t.sources == 0 {
 		t.graph.seed = maphash.MakeSeed()
-		t.lists.seed = t.graph.seed
+		t.lists.hasher = t.graph.hasher
 	}
 	t.sources++
 	return t.sources
@@ -145,4 +145,4 @@ type name struct {
 	a, b   string // namespace and name, or index and value
 }
 
-func (t *Tracker[K]) hash(n name) uint64 { return maphash.Comparable(t.lists.seed, n) }
+func (t *Tracker[K]) hash(n name) uint64 { return hashOf(t.lists.hasher, n) }

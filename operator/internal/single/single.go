@@ -5,14 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/informer/ondemand"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 const (
@@ -44,10 +47,20 @@ type watched struct {
 // whether the watch of an object that is not read now must stay.
 func New(make func(types.NamespacedName) (cache.SharedIndexInformer, error), handler cache.ResourceEventHandler, needed func(types.NamespacedName) bool) *Watches {
 	return &Watches{
-		informers: ondemand.Informers[types.NamespacedName]{New: make},
+		informers: ondemand.Informers[types.NamespacedName]{New: make, WatchErrorHandler: logError},
 		handler:   handler, needed: needed,
 		open: map[types.NamespacedName]*watched{},
 	}
+}
+
+// logError logs what the server refuses. client-go's handler also sleeps, for all informers of the process.
+func logError(ctx context.Context, _ *cache.Reflector, err error) {
+	logger := klog.FromContext(ctx)
+	if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		logger.V(4).Info("A watch of an object ended", "reason", err.Error())
+		return
+	}
+	logger.Error(kube.PrintableError(err, 4<<10), "An object is not watched")
 }
 
 // Get returns the item of the cache, or nil if there is no such object. It opens the watch of the object, and

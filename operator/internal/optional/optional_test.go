@@ -1,0 +1,174 @@
+package optional
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// server serves a kind, or does not.
+type server struct {
+	mu      sync.Mutex
+	kind    string
+	err     error // of the question
+	list    error
+	asked   int
+	watches []*watch.RaceFreeFakeWatcher
+}
+
+func (s *server) set(kind string, err, list error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kind, s.err, s.list = kind, err, list
+	for _, w := range s.watches {
+		w.Stop() // client-go lists again
+	}
+	s.watches = nil
+}
+
+func (s *server) ask(context.Context, schema.GroupVersion, string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	return s.kind, s.err
+}
+
+func (s *server) questions() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() { s.asked = 0 }()
+	return s.asked
+}
+
+type unsupported struct{}
+
+func (unsupported) IsWatchListSemanticsUnSupported() bool { return true }
+
+func (s *server) informer(string) (cache.SharedIndexInformer, error) {
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.kind == "" {
+				return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "")
+			}
+			return &corev1.SecretList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}}, s.list
+		},
+		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.kind == "" {
+				return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "")
+			}
+			w := watch.NewRaceFreeFake()
+			s.watches = append(s.watches, w)
+			return w, nil
+		},
+	}
+	return cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, unsupported{}), &corev1.Secret{}, 0, cache.Indexers{}), nil
+}
+
+// TestObserve: the informer has objects while the resource is served, and each change is told once, before the
+// objects go and after they have come.
+func TestObserve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		resource := schema.GroupResource{Resource: "secrets"}
+		i := New(corev1.SchemeGroupVersion.WithKind("Secret"), resource, "", s.informer)
+		var told []string
+		i.Changed(func(err error) {
+			text := "served"
+			if err != nil {
+				text, _, _ = strings.Cut(err.Error(), " yet")
+				if !errors.Is(err, ErrNotServed) {
+					text = "failed"
+				}
+			}
+			told = append(told, fmt.Sprint(text, " ", len(i.GetStore().List())))
+		})
+		if err := i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+			if apierrors.IsNotFound(err) {
+				t.Error("the handler gets the error of a resource that is not served")
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var g sync.WaitGroup
+		g.Go(func() { i.RunWithContext(ctx) })
+		g.Go(func() { i.Observe(ctx, s.ask, Intervals{Absent: 10 * time.Second, Present: time.Minute}) })
+		check := func(when string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			if !slices.Equal(told, want) {
+				t.Errorf("%s: %q, want %q", when, told, want)
+			}
+			told = nil
+		}
+		absent := "operator: the API server does not serve the resource secrets"
+		check("at first", absent+" 0", absent+" in version v1 0")
+		if !i.HasSynced() {
+			t.Error("an informer without its resource is not synced")
+		}
+		time.Sleep(time.Minute)
+		check("later")
+		if n := s.questions(); n < 5 || n > 7 {
+			t.Errorf("%d questions in a minute, want about 6", n)
+		}
+		s.set("Secret", nil, nil)
+		time.Sleep(11 * time.Second)
+		check("when it has come", "served 1")
+		s.questions()
+		time.Sleep(10 * time.Minute)
+		check("later")
+		if n := s.questions(); n < 9 || n > 11 {
+			t.Errorf("%d questions in ten minutes, want about 10", n)
+		}
+		s.set("", nil, nil)
+		time.Sleep(2 * time.Second) // client-go lists again after a pause
+		check("when it has gone, which a list tells", absent+" in version v1 1")
+		if n := len(i.GetStore().List()); n != 0 {
+			t.Errorf("%d objects of a resource that is not served", n)
+		}
+		s.set("Other", nil, nil)
+		time.Sleep(11 * time.Second)
+		check("another kind")
+		s.set("Secret", errors.New("the API server is away"), nil)
+		time.Sleep(time.Minute)
+		check("without an answer")
+		s.set("Secret", nil, apierrors.NewForbidden(resource, "", nil))
+		time.Sleep(time.Second)
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		if len(told) == 0 || told[0] != "failed 0" {
+			t.Errorf("a forbidden list: %q", told)
+		}
+		told = nil
+		s.set("Secret", nil, nil)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if len(told) == 0 || told[len(told)-1] != "served 1" {
+			t.Errorf("when the right was given: %q", told)
+		}
+		told = nil
+		s.set("Secret", errors.New("the API server is away"), nil)
+		time.Sleep(10 * time.Minute)
+		check("an outage changes nothing")
+		cancel()
+		g.Wait()
+	})
+}
