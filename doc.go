@@ -15,6 +15,8 @@
 //     fairness, delays, drain; rate limiters
 //   - [github.com/controllerkit/controllerkit/enqueue]: informer events to keys;
 //     predicates
+//   - [github.com/controllerkit/controllerkit/enqueue/reads]: what a reconcile has read runs it
+//     again, without a mapping function
 //   - [github.com/controllerkit/controllerkit/reconcile]: the loop: a key in, a result or
 //     a classed error out; panics, timeouts, ordered stop
 //   - [github.com/controllerkit/controllerkit/leader]: one leader, by the clock; hand-over

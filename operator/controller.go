@@ -248,7 +248,7 @@ func (c *Controller) prepare() {
 	}
 	loop.HasSynced = append(loop.HasSynced, c.op.Informers.HasSyncedChecker())
 	if c.remembers && loop.Reconcile != nil {
-		loop.Reconcile = c.tracker.Track(loop.Reconcile)
+		loop.Reconcile = reads.Track(&c.tracker, loop.Reconcile)
 	}
 	if !kube.IsNil(loop.Gate) {
 		return

@@ -19,13 +19,12 @@
 //	r.apply = c.Apply
 //	return op.Run(ctx)
 //
-// Most callers need no more than [Kind], [Children] and [Controller.Apply].
+// Most callers need no more than [Kind], [Children], [Controller.Apply] and [Reads].
 //
 // # Pieces
 //
 // [Operator.Controller] with [For], [Owns] and [Watches] adds a function of a key, with clients that you make
-// from [Operator].Config. The fields of Operator and Controller.Loop can be changed before Run. The example
-// named pieces does without an Operator.
+// from [Operator].Config. The fields of Operator and Controller.Loop can be changed before Run.
 //
 // # Stop
 //
@@ -57,15 +56,18 @@
 //   - OP11: If Apply finds an object that is not a child of the call's object, it leaves it alone.
 //   - OP12: If Reconcile, Apply or a Reader fails, nothing is pruned.
 //   - OP13: If a function of Kind changes an object that it got, no cache changes.
+//   - OP14: If an object that the last call of a key has read by a Reader changes, the key runs.
+//   - OP15: If an optional resource is not served, its reads return ErrNotServed, and the keys
+//     that have read it run when it is.
 //
 // # Caveats
 //
-//   - An Operator runs once, as its informers do: make a new one with new clients and informers.
+//   - An Operator runs once, as its informers do.
 //   - Do not call Start of a factory: Run starts the registered informers.
 //   - A resource has one informer. If it has a selector, a write that it does not select delays the
 //     key until the next bookmark, about a minute.
-//   - OP3 holds for writes by clients of Config with the context of the call, for two minutes: see
-//     MaxWait of [consistency.Config].
+//   - OP3 is for writes by clients of Config with the call's context, for two minutes: see
+//     [consistency.Config].
 //   - To stop writes of calls that outlive their term, wrap Config with [leader.Guard] before you
 //     make clients or call Kind.
 //   - A child that somebody creates between the read of Apply and its request is adopted.

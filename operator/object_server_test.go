@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -31,7 +32,8 @@ import (
 
 const boxFinalizer = "box.example.com/lid"
 
-// TestServerKind runs controllers of Kind on the API server. Proves OP8, OP9, OP10, OP11, OP12 and OP13.
+// TestServerKind runs controllers of Kind on the API server. Proves OP8, OP9, OP10, OP11, OP12, OP13, OP14 and
+// OP15.
 func TestServerKind(t *testing.T) {
 	t.Parallel()
 	installBoxes(t, boxVersion)
@@ -512,7 +514,7 @@ func testAfterTheCall(t *testing.T, s *shelf) {
 		_, list := s.items.List(ctx, s.namespace, labels.Everything())
 		_, held := operator.Held(ctx, &Box{})
 		for name, err := range map[string]error{"Apply": apply, "Get": get, "List": list, "Held": held} {
-			if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, reconcile.ErrRejected) {
+			if err == nil || !strings.Contains(err.Error(), want) || reconcile.Class(err) != controllerkit.ResultRejected {
 				t.Errorf("%s() = %v, want %s", name, err, want)
 			}
 		}

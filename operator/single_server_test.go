@@ -21,7 +21,8 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// TestServerSingle: objects are read without a right to list the others, and wake the keys that read them.
+// TestServerSingle: objects are read without a right to list the others, and wake the keys that read them. Proves
+// OP14.
 func TestServerSingle(t *testing.T) {
 	t.Parallel()
 	for name, names := range map[string][]string{"names": {"settings"}, "any name": nil} {

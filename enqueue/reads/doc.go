@@ -7,7 +7,7 @@
 //	var tracker reads.Tracker[types.NamespacedName]
 //	secrets, err := reads.From[*corev1.Secret](&tracker, corev1.Resource("secrets"), informer, nil)
 //	...
-//	loop.Reconcile = tracker.Track(func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+//	loop.Reconcile = reads.Track(&tracker, func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 //		secret, err := secrets.Get(ctx, key.Namespace, name) // remembered
 //		...
 //	})
@@ -28,13 +28,13 @@
 //
 // # Guarantees
 //
-//   - RD1: If an object that the last call of a key has read changes, appears or is deleted, its Handler
+//   - RM1: If an object that the last call of a key has read changes, appears or is deleted, its Handler
 //     adds the key.
-//   - RD2: If an object enters or leaves what the last call of a key has listed, or changes in
+//   - RM2: If an object enters or leaves what the last call of a key has listed, or changes in
 //     it, its Handler adds the key.
-//   - RD3: If the last call of a key that returned by itself has not read an object, an event of
+//   - RM3: If the last call of a key that returned by itself has not read an object, an event of
 //     the object does not add the key.
-//   - RD4: If a read has no context of a running call, it returns an error.
+//   - RM4: If a read has no context of a running call, it returns an error.
 //
 // # Caveats
 //

@@ -52,10 +52,10 @@ func (w *world) take() map[name]int {
 	return taken
 }
 
-// queue forwards to the world's current map.
-type queue struct{ w *world }
+// sink forwards to the world's current map.
+type sink struct{ w *world }
 
-func (q queue) Add(key name) { q.w.added.Add(key) }
+func (s sink) Add(key name) { s.w.added.Add(key) }
 
 func read(t *testing.T, tr *tracker, w *world, indexes map[string]func(*secret) []string) *reads.Reader[*secret, name] {
 	t.Helper()
@@ -73,7 +73,7 @@ func object(namespace, n, version string, l map[string]string) *secret {
 // call runs one call of a key.
 func call(t *testing.T, tr *tracker, key name, f func(ctx context.Context)) {
 	t.Helper()
-	_, err := tr.Track(func(ctx context.Context, _ name) (reconcile.Result, error) {
+	_, err := reads.Track(tr, func(ctx context.Context, _ name) (reconcile.Result, error) {
 		f(ctx)
 		return reconcile.Result{}, nil
 	})(t.Context(), key)

@@ -188,7 +188,7 @@ type handler interface {
 
 func (m *model) handler() handler {
 	if m.w.handler == nil {
-		m.w.handler = m.r.Handler(queue{m.w})
+		m.w.handler = m.r.Handler(sink{m.w})
 	}
 	return m.w.handler
 }
@@ -228,7 +228,7 @@ func (m *model) run(key name, middle func()) {
 				panic(r)
 			}
 		}()
-		_, _ = m.tracker.Track(func(ctx context.Context, _ name) (reconcile.Result, error) {
+		_, _ = reads.Track(&m.tracker, func(ctx context.Context, _ name) (reconcile.Result, error) {
 			for _, q := range asked {
 				if answered, _ := m.truth(q); m.ask(ctx, q) != answered {
 					m.t.Fatalf("%+v has the answer %s, want %s", q, m.ask(ctx, q), answered)
@@ -260,7 +260,7 @@ func (m *model) run(key name, middle func()) {
 }
 
 // TestModel: in random sequences of objects, selectors, indexes, failures, panics and cancelled calls, an
-// event adds exactly the keys whose answers change.
+// event adds exactly the keys whose answers change. Proves RM1, RM2 and RM3.
 func TestModel(t *testing.T) {
 	for seed := range uint64(30) {
 		narrow := uint(0)
@@ -304,7 +304,7 @@ func TestModel(t *testing.T) {
 }
 
 // TestModelLate: with events that come late, and between the reads of a call, no key has an old answer in
-// the end, unless it is queued.
+// the end, unless it is queued. Proves RM1 and RM2.
 func TestModelLate(t *testing.T) {
 	compared := 0
 	for seed := range uint64(20) {

@@ -95,7 +95,7 @@ func (r *Reader[T, K]) Remembers(namespace, object string) bool {
 // others and an error that names up to 10 of them.
 func (r *Reader[T, K]) List(ctx context.Context, namespace string, selector labels.Selector) ([]T, error) {
 	if selector == nil {
-		return nil, fmt.Errorf("reads: List: %w", reject("the selector is nil: use labels.Everything() for all objects"))
+		return nil, fmt.Errorf("reads: List: %w", errReject("the selector is nil: use labels.Everything() for all objects"))
 	}
 	requirements, selectable := selector.Requirements()
 	if !selectable {
@@ -114,7 +114,7 @@ func (r *Reader[T, K]) List(ctx context.Context, namespace string, selector labe
 // ByIndex returns the objects that have the value in an index of From, in no order.
 func (r *Reader[T, K]) ByIndex(ctx context.Context, index, value string) ([]T, error) {
 	if r.indexes[index] == nil {
-		return nil, fmt.Errorf("reads: ByIndex: %w", reject(fmt.Sprintf("there is no index %q: use one of %q, which From got", index, slices.Sorted(maps.Keys(r.indexes)))))
+		return nil, fmt.Errorf("reads: ByIndex: %w", errReject(fmt.Sprintf("there is no index %q: use one of %q, which From got", index, slices.Sorted(maps.Keys(r.indexes)))))
 	}
 	err := r.t.read(ctx, r.source,
 		func() uint64 { return r.t.hash(name{r.source, true, index, value}) },

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/enqueue/reads"
 	"github.com/controllerkit/controllerkit/internal/malformed"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -21,7 +22,7 @@ import (
 
 var key = name{Namespace: "keys", Name: "k"}
 
-// TestErrors: reads that cannot be remembered are errors that name the cure.
+// TestErrors: reads that cannot be remembered are errors that name the cure. Proves RM4.
 func TestErrors(t *testing.T) {
 	var tr, other tracker
 	w := newWorld()
@@ -49,8 +50,8 @@ func TestErrors(t *testing.T) {
 		{"nil selector", second(r.List(running, "a", nil)), "the selector is nil: use labels.Everything() for all objects"},
 		{"no index", second(r.ByIndex(running, "absent", "1")), `there is no index "absent": use one of ["by"]`},
 	} {
-		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) || !errors.Is(tc.err, reconcile.ErrRejected) {
-			t.Errorf("%s: got %v, want an ErrRejected with %q", tc.name, tc.err, tc.want)
+		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) || reconcile.Class(tc.err) != controllerkit.ResultRejected {
+			t.Errorf("%s: got %v, want a rejected one with %q", tc.name, tc.err, tc.want)
 		}
 	}
 	if n := tr.Len(); n != 0 {
@@ -158,7 +159,7 @@ func TestGoroutines(t *testing.T) {
 	var tr tracker
 	w := newWorld()
 	r := read(t, &tr, w, nil)
-	h := r.Handler(queue{w})
+	h := r.Handler(sink{w})
 	var g sync.WaitGroup
 	for k := range 4 {
 		g.Go(func() {
@@ -210,12 +211,12 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// TestResync: an update of the same version adds nothing, and a deletion that was missed adds the key.
+// TestResync: an update of the same version adds nothing, and a deletion that was missed adds the key. Proves RM1.
 func TestResync(t *testing.T) {
 	var tr tracker
 	w := newWorld()
 	r := read(t, &tr, w, nil)
-	h := r.Handler(queue{w})
+	h := r.Handler(sink{w})
 	call(t, &tr, key, func(ctx context.Context) { _, _ = r.Get(ctx, "a", "b") })
 	o := object("a", "b", "1", nil)
 	h.OnUpdate(o, o)
@@ -228,7 +229,7 @@ func TestResync(t *testing.T) {
 	}
 }
 
-// TestOnce: an event adds a key once, also if it has read an object in many ways.
+// TestOnce: an event adds a key once, also if it has read an object in many ways. Proves RM1, RM2 and RM3.
 func TestOnce(t *testing.T) {
 	var tr tracker
 	w := newWorld()

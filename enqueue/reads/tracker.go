@@ -2,12 +2,8 @@ package reads
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"hash/maphash"
 	"sync"
-
-	"github.com/controllerkit/controllerkit/reconcile"
 )
 
 // A Tracker remembers what the last call of each key has read by the Readers that [From] has made of
@@ -23,9 +19,10 @@ type Tracker[K comparable] struct {
 	sources uint16
 }
 
-// Track returns a function that calls f and remembers what it reads with its context.
-func (t *Tracker[K]) Track(f reconcile.Func[K]) reconcile.Func[K] {
-	return func(ctx context.Context, key K) (reconcile.Result, error) {
+// Track returns a function that calls f and remembers what it reads with its context. f is a Func of package
+// reconcile, or of another loop that does not run one key twice at once.
+func Track[K comparable, R any](t *Tracker[K], f func(ctx context.Context, key K) (R, error)) func(context.Context, K) (R, error) {
+	return func(ctx context.Context, key K) (R, error) {
 		call := t.Begin(ctx, key)
 		returned := false
 		defer func() { call.End(returned) }()
@@ -35,8 +32,7 @@ func (t *Tracker[K]) Track(f reconcile.Func[K]) reconcile.Func[K] {
 	}
 }
 
-// Begin is for loops of another kind than package reconcile's: it returns the context of a call with
-// key. Each Begin needs an End.
+// Begin returns the context of a call with key, for loops that call no function. Each Begin needs an End.
 func (t *Tracker[K]) Begin(ctx context.Context, key K) *Call[K] {
 	return &Call[K]{Context: ctx, t: t, key: key}
 }
@@ -97,14 +93,20 @@ func (t *Tracker[K]) callOf(ctx context.Context) (*Call[K], error) {
 	call, ok := ctx.Value(callKey{}).(*Call[K])
 	switch {
 	case !ok:
-		return nil, reject("the context is not that of a call: pass on the one that the reconcile got")
+		return nil, errReject("the context is not that of a call: pass on the one that the reconcile got")
 	case call.t != t:
-		return nil, reject("the context is that of another controller's call: give each controller its own Reader")
+		return nil, errReject("the context is that of another controller's call: give each controller its own Reader")
 	}
 	return call, nil
 }
 
-func reject(text string) error { return fmt.Errorf("%w: %w", errors.New(text), reconcile.ErrRejected) }
+// errReject is a mistake of the caller.
+type errReject string
+
+func (e errReject) Error() string { return string(e) }
+
+// Rejected makes the reconcile loop class the error as rejected: the same call gets it again.
+func (errReject) Rejected() bool { return true }
 
 // read remembers that a call reads what the ref, which is called with the lock held, returns.
 func (t *Tracker[K]) read(ctx context.Context, source uint16, refs ...func() uint64) error {
@@ -115,7 +117,7 @@ func (t *Tracker[K]) read(ctx context.Context, source uint16, refs ...func() uin
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if call.ended {
-		return reject("the call of the context has returned: wait for goroutines before the reconcile returns")
+		return errReject("the call of the context has returned: wait for goroutines before the reconcile returns")
 	}
 	if call.slot == 0 {
 		call.slot, call.number = t.graph.enter(call.key)

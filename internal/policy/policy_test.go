@@ -31,7 +31,7 @@ const module = "github.com/controllerkit/controllerkit"
 func library() []string {
 	return []string{
 		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "controllertest/server", "crd", "crd/crdtest", "debug",
-		"enqueue", "external", "finalizer", "informer", "informer/compact", "informer/ondemand", "informer/scope", "leader", "leader/fence", "metrics", "operator",
+		"enqueue", "enqueue/reads", "external", "finalizer", "informer", "informer/compact", "informer/ondemand", "informer/scope", "leader", "leader/fence", "metrics", "operator",
 		"owner", "queue", "reconcile", "recorder", "serve", "shard", "shard/filter", "shutdown", "ssa", "ssa/applyset", "status", "status/kstatus", "watcher",
 	}
 }

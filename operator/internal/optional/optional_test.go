@@ -83,7 +83,7 @@ func (s *server) informer(string) (cache.SharedIndexInformer, error) {
 }
 
 // TestObserve: the informer has objects while the resource is served, and each change is told once, before the
-// objects go and after they have come.
+// objects go and after they have come. Proves OP15.
 func TestObserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
