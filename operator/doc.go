@@ -24,7 +24,7 @@
 // # Pieces
 //
 // [Operator.Controller] with [For], [Owns] and [Watches] adds a function of a key, with clients that you make
-// from [Operator].Config. The fields of Operator and Controller.Loop can be changed before Run.
+// from [Operator].Config. The fields of Operator and Controller.Loop may change before Run.
 //
 // # Stop
 //
@@ -57,8 +57,8 @@
 //   - OP12: If Reconcile, Apply or a Reader fails, nothing is pruned.
 //   - OP13: If a function of Kind changes an object that it got, no cache changes.
 //   - OP14: If an object that the last call of a key has read by a Reader changes, the key runs.
-//   - OP15: If an optional resource is not served, its reads return ErrNotServed, and the keys
-//     that have read it run when it is.
+//   - OP15: If an optional resource is not served, its reads return an error, and its readers
+//     run when it is.
 //
 // # Caveats
 //

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
@@ -35,7 +36,7 @@ func ExampleReads() {
 			}
 			fmt.Println(secret.Type)
 			all, err := gadgets.ByIndex(ctx, "owner", cm.Name)
-			if errors.Is(err, operator.ErrNotServed) {
+			if errors.Is(err, crd.ErrNotServed) {
 				return reconcile.Result{}, nil // the installation of the kind runs the key
 			}
 			fmt.Println(len(all))

@@ -248,13 +248,20 @@ type object struct{ corev1.ConfigMap }
 
 func (o *object) DeepCopy() *object { return &object{*o.ConfigMap.DeepCopy()} }
 
-// TestKindInput: Run returns the mistakes of Kind, Children and Inform.
+// TestKindInput: Run returns the mistakes of Kind, Children, Reads and Inform.
 func TestKindInput(t *testing.T) {
 	works := func(context.Context, *Box) (reconcile.Result, error) { return reconcile.Result{}, nil }
 	cleanup := func(context.Context, *Box) error { return nil }
 	boxes, configMaps := boxVersion.WithResource("boxes"), corev1.SchemeGroupVersion.WithResource("configmaps")
 	kind := func(r operator.Reconciler[*Box]) func(op *operator.Operator) {
 		return func(op *operator.Operator) { operator.Kind(op, boxes, r) }
+	}
+	reads := func(r operator.Reading[*corev1.Secret]) func(op *operator.Operator) {
+		return func(op *operator.Operator) {
+			c := op.Controller("x", nothing)
+			operator.For(c, corev1.Resource("configmaps"), newFactory().Core().V1().ConfigMaps())
+			operator.Reads(c, secretsVersion, r)
+		}
 	}
 	for want, register := range map[string]func(op *operator.Operator){
 		"Reconciler.Reconcile is nil":                   kind(operator.Reconciler[*Box]{}),
@@ -291,6 +298,23 @@ func TestKindInput(t *testing.T) {
 		},
 		`kind has Version "": use the version alone`: func(op *operator.Operator) {
 			operator.Kind(op, schema.GroupVersionResource{Group: "g.io", Resource: "boxes"}, operator.Reconciler[*Box]{Reconcile: works})
+		},
+		"Reads of secrets: Reading.Names needs Single":                        reads(operator.Reading[*corev1.Secret]{Names: []string{"x"}}),
+		"Reads of secrets: a name in Reading.Names is empty":                  reads(operator.Reading[*corev1.Secret]{Single: true, Names: []string{""}}),
+		"Reads of secrets: Reading.Single excludes Optional and Indexes":      reads(operator.Reading[*corev1.Secret]{Single: true, Indexes: map[string]func(*corev1.Secret) []string{"x": nil}}),
+		`reads: the index "x" of secrets has an empty name or a nil function`: reads(operator.Reading[*corev1.Secret]{Indexes: map[string]func(*corev1.Secret) []string{"x": nil}}),
+		"secrets is required in one registration and optional in another": func(op *operator.Operator) {
+			reads(operator.Reading[*corev1.Secret]{})(op)
+			operator.Reads(op.Controller("y", nothing), secretsVersion, operator.Reading[*corev1.Secret]{Optional: true})
+		},
+		"secrets has an informer of Inform, which cannot be single": func(op *operator.Operator) {
+			op.Inform(corev1.Resource("secrets"), newFactory().Core().V1().Secrets().Informer())
+			reads(operator.Reading[*corev1.Secret]{Single: true})(op)
+		},
+		"secrets has two informers, in controller \"x\" and controller \"z\"": func(op *operator.Operator) {
+			reads(operator.Reading[*corev1.Secret]{})(op)
+			operator.Reads(op.Controller("y", nothing), secretsVersion, operator.Reading[*corev1.Secret]{})
+			operator.Watches(op.Controller("z", nothing), corev1.Resource("secrets"), newFactory().Core().V1().Secrets(), func(*corev1.Secret) []types.NamespacedName { return nil })
 		},
 		"Inform: the informer of configmaps is nil": func(op *operator.Operator) { op.Inform(corev1.Resource("configmaps"), nil) },
 		"Inform: configmaps has an informer already": func(op *operator.Operator) {

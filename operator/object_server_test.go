@@ -69,6 +69,8 @@ func TestServerKind(t *testing.T) {
 		"deleted meanwhile":  testDeletedMeanwhile,
 		"gone meanwhile":     testGoneMeanwhile,
 		"reads":              testReads,
+		"found elsewhere":    testFound,
+		"cycle":              testCycle,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -15,12 +15,12 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/enqueue/reads"
 	"github.com/controllerkit/controllerkit/internal/guard"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
-	"github.com/controllerkit/controllerkit/operator/internal/optional"
 	"github.com/controllerkit/controllerkit/operator/internal/single"
 )
 
@@ -31,8 +31,8 @@ type Reading[T controllerkit.Object] struct {
 	Indexes map[string]func(obj T) []string
 
 	// Optional is for a resource that the API server need not serve, such as one of a
-	// CustomResourceDefinition that another program installs. While it is not served, each read returns an
-	// [ErrNotServed], and nothing else waits for it. When it is served or is no longer served, the keys
+	// CustomResourceDefinition that another program installs. While it is not served in this version, and before
+	// that is known, each read returns a [crd.ErrNotServed], and nothing else waits for it. When it is served or is no longer served, the keys
 	// that have read it run. Run asks for it every 10s, and at once if a list or watch is not found.
 	Optional bool
 
@@ -71,10 +71,6 @@ func (r Reading[T]) check(resource schema.GroupResource) error {
 	}
 	return nil
 }
-
-// ErrNotServed is wrapped by the errors of reads of a [Reading] that is Optional while the API server does not
-// serve the resource in the version of [Reads], and before it is known whether it does.
-var ErrNotServed = optional.ErrNotServed
 
 // Reads returns a reader of the objects of resource, whose Go type is T, and whose kind has the name of T.
 // What a call reads is remembered, and a change of it runs the key again:
@@ -248,7 +244,7 @@ func (r *Reader[T]) Served(ctx context.Context) (served bool, err error) {
 		return false, err
 	}
 	switch err := r.reads.Err(ctx); {
-	case errors.Is(err, ErrNotServed):
+	case errors.Is(err, crd.ErrNotServed):
 		return false, nil
 	default:
 		return err == nil, err

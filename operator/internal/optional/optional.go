@@ -13,12 +13,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/informer/scope"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
-
-// ErrNotServed is operator.ErrNotServed.
-var ErrNotServed = errors.New("operator: the API server does not serve the resource")
 
 // Informer is an informer that is empty and synced while the resource is not served.
 type Informer struct {
@@ -42,7 +40,7 @@ func New(kind schema.GroupVersionKind, resource schema.GroupResource, namespace 
 	return i
 }
 
-// Changed adds a function that Observe calls with nil when the objects are in the cache, and with an [ErrNotServed],
+// Changed adds a function that Observe calls with nil when the objects are in the cache, and with a [crd.ErrNotServed],
 // or with the error of the list, before they are removed from it. It must be called before Observe.
 func (i *Informer) Changed(f func(err error)) { i.changed = append(i.changed, f) }
 
@@ -58,7 +56,7 @@ func newSignal() chan struct{} { return make(chan struct{}, 1) }
 // resource that is not served.
 func (i *Informer) SetWatchErrorHandlerWithContext(handler cache.WatchErrorHandlerWithContext) error {
 	return i.Informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		if !apierrors.IsNotFound(err) {
+		if !apierrors.IsNotFound(err) && !errors.Is(err, crd.ErrNotServed) {
 			handler(ctx, r, err)
 			return
 		}
@@ -75,7 +73,7 @@ type Intervals struct{ Absent, Present time.Duration }
 // Observe shows the objects while the API server serves the resource, until ctx is done. ask returns the kind
 // of a resource, which is empty if it is not served.
 func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, version schema.GroupVersion, resource string) (kind string, err error), every Intervals) {
-	i.now(fmt.Errorf("%w %s yet: it is not known", ErrNotServed, i.resource))
+	i.now(fmt.Errorf("%w %s yet: it is not known", crd.ErrNotServed, i.resource))
 	logger := klog.FromContext(ctx).WithValues("resource", i.resource)
 	const unknown, absent, present = 0, 1, 2
 	state := unknown
@@ -91,9 +89,9 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 		var notServed error
 		switch {
 		case kind == "":
-			notServed = fmt.Errorf("%w %s in version %s", ErrNotServed, i.resource, i.kind.Version)
+			notServed = fmt.Errorf("%w %s in version %s", crd.ErrNotServed, i.resource, i.kind.Version)
 		case kind != i.kind.Kind:
-			notServed = fmt.Errorf("%w %s of kind %s: its objects are of kind %s", ErrNotServed, i.resource, i.kind.Kind, kube.Printable(kind, 100))
+			notServed = fmt.Errorf("%w %s of kind %s: its objects are of kind %s", crd.ErrNotServed, i.resource, i.kind.Kind, kube.Printable(kind, 100))
 		}
 		switch {
 		case err != nil:

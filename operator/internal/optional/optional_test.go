@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/crd"
 )
 
 // server serves a kind, or does not.
@@ -94,7 +96,7 @@ func TestObserve(t *testing.T) {
 			text := "served"
 			if err != nil {
 				text, _, _ = strings.Cut(err.Error(), " yet")
-				if !errors.Is(err, ErrNotServed) {
+				if !errors.Is(err, crd.ErrNotServed) {
 					text = "failed"
 				}
 			}
@@ -119,7 +121,7 @@ func TestObserve(t *testing.T) {
 			}
 			told = nil
 		}
-		absent := "operator: the API server does not serve the resource secrets"
+		absent := "crd: the API server does not serve the resource secrets"
 		check("at first", absent+" 0", absent+" in version v1 0")
 		if !i.HasSynced() {
 			t.Error("an informer without its resource is not synced")
