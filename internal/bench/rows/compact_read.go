@@ -139,7 +139,7 @@ func compactReads[T controllerkit.Object](list runtime.Object, name func(i int) 
 		if !cache.WaitFor(ctx, "", objects.HasSyncedChecker()) {
 			return 0, context.Cause(ctx)
 		}
-		return reads(m, name, func(name string) error { return read(objects, name) })
+		return readAll(m, name, func(name string) error { return read(objects, name) })
 	}
 }
 
@@ -185,11 +185,11 @@ func runtimeReads(list runtime.Object, name func(i int) string, empty func() cli
 		if err := get(name(0)); err != nil { // it starts the informer
 			return 0, err
 		}
-		return reads(m, name, get)
+		return readAll(m, name, get)
 	}
 }
 
-func reads(m *bench.Meter, name func(i int) string, read func(name string) error) (n int, err error) {
+func readAll(m *bench.Meter, name func(i int) string, read func(name string) error) (n int, err error) {
 	names := make([]string, readObjects)
 	for i := range names {
 		names[i] = name(i)
