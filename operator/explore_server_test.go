@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -11,11 +12,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest"
@@ -36,6 +41,9 @@ type rented struct {
 
 // rentedVersion is that of a definition of its own, because the two tests of boxes run at the same time.
 var rentedVersion = schema.GroupVersion{Group: "rented.example.com", Version: "v1"}
+
+// readersVersion is that of TestServerReaders.
+var readersVersion = schema.GroupVersion{Group: "readers.example.com", Version: "v1"}
 
 const accountAnnotation = "box.example.com/account"
 
@@ -213,4 +221,121 @@ func itemsKept(s *controllertest.State) error {
 		return fmt.Errorf("item y is %v", item)
 	}
 	return nil
+}
+
+// TestServerReaders runs boxes that read Secrets by a name and by a selector, with a fault at each moment: the
+// last call has read what there is. EXPLORE_BUDGET, such as 10m, sets its time.
+func TestServerReaders(t *testing.T) {
+	t.Parallel()
+	installBoxes(t, readersVersion)
+	options := controllertest.Options{Config: testserver.Config(t), Sample: 24, Parallel: 8, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true}
+	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
+		var err error
+		if options.Budget, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("EXPLORE_BUDGET: %v", err)
+		}
+		options.Sample, options.Parallel = 0, 24
+	}
+	secretStep := func(name string, do func(ctx context.Context, secrets typedcorev1.SecretInterface) error) controllertest.Step {
+		return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+			client, err := kubernetes.NewForConfig(cfg)
+			if err != nil {
+				return err
+			}
+			return do(ctx, client.CoreV1().Secrets(env.Namespace))
+		}}
+	}
+	secret := func(name, label, text string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": label}}, Data: map[string][]byte{"text": []byte(text)}}
+	}
+	create := func(s *corev1.Secret) func(context.Context, typedcorev1.SecretInterface) error {
+		return func(ctx context.Context, secrets typedcorev1.SecretInterface) error {
+			_, err := secrets.Create(ctx, s, metav1.CreateOptions{})
+			return err
+		}
+	}
+	update := func(s *corev1.Secret) func(context.Context, typedcorev1.SecretInterface) error {
+		return func(ctx context.Context, secrets typedcorev1.SecretInterface) error {
+			_, err := secrets.Update(ctx, s, metav1.UpdateOptions{})
+			return err
+		}
+	}
+	remove := func(name string) func(context.Context, typedcorev1.SecretInterface) error {
+		return func(ctx context.Context, secrets typedcorev1.SecretInterface) error {
+			return secrets.Delete(ctx, name, metav1.DeleteOptions{})
+		}
+	}
+	controllertest.Explore(t, controllertest.Scenario{
+		Name: "readers",
+		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+			op, err := operator.New(cfg, operator.Options{Name: "readers", Namespace: env.Namespace})
+			if err != nil {
+				return err
+			}
+			var secrets *operator.Reader[*corev1.Secret]
+			c := operator.Kind(op, readersVersion.WithResource("boxes"), operator.Reconciler[*Box]{
+				Reconcile: func(ctx context.Context, b *Box) (reconcile.Result, error) {
+					text := "none"
+					settings, err := secrets.Get(ctx, b.Namespace, "settings")
+					switch {
+					case err == nil:
+						text = string(settings.Data["text"])
+					case !apierrors.IsNotFound(err):
+						return reconcile.Result{}, err
+					}
+					listed, err := secrets.List(ctx, b.Namespace, labels.SelectorFromSet(labels.Set{"app": "box"}))
+					if err != nil {
+						return reconcile.Result{}, err
+					}
+					b.Status.URL = text + " " + names(listed, nil)
+					return reconcile.Result{}, nil
+				},
+			})
+			secrets = operator.Reads(c, secretsVersion, operator.Reading[*corev1.Secret]{})
+			return op.Run(ctx)
+		},
+		Script: []controllertest.Step{
+			{Name: "create", Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+				boxes, err := crd.New[*Box](cfg, readersVersion.WithKind("Box"), "boxes")
+				if err != nil {
+					return err
+				}
+				_, err = boxes.Namespace(env.Namespace).Create(ctx, &Box{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+				return err
+			}},
+			secretStep("the settings come", create(secret("settings", "other", "one"))),
+			secretStep("the settings change", update(secret("settings", "other", "two"))),
+			secretStep("a Secret is listed", create(secret("listed", "box", ""))),
+			secretStep("the settings are listed", update(secret("settings", "box", "two"))),
+			secretStep("the Secret is not listed", update(secret("listed", "other", ""))),
+			secretStep("the settings go", remove("settings")),
+			secretStep("the settings come again", create(secret("settings", "box", "three"))),
+		},
+		Converged: func(s *controllertest.State) error {
+			box := s.Get("boxes.readers.example.com", "a")
+			if box == nil {
+				return nil
+			}
+			want, listed := "none", []string{}
+			for _, o := range s.Objects("secrets") {
+				if o.GetName() == "settings" {
+					encoded, _, _ := unstructured.NestedString(o.Object, "data", "text")
+					text, err := base64.StdEncoding.DecodeString(encoded)
+					if err != nil {
+						return err
+					}
+					want = string(text)
+				}
+				if o.GetLabels()["app"] == "box" {
+					listed = append(listed, o.GetName())
+				}
+			}
+			slices.Sort(listed)
+			want += " " + strings.Join(listed, ",")
+			if url, _, _ := unstructured.NestedString(box.Object, "status", "url"); url != want {
+				return fmt.Errorf("the box has read %q, there is %q", url, want)
+			}
+			return nil
+		},
+	}, options)
 }

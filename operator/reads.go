@@ -238,7 +238,7 @@ func (r *Reader[T]) ByIndex(ctx context.Context, index, value string) (all []T, 
 }
 
 // Served reports whether the API server serves the resource. It is for an optional one, see [Reading]. The
-// answer is remembered like a read, and err is that of a read which is not possible.
+// result is remembered like a read. err is the error of a read with the same context.
 func (r *Reader[T]) Served(ctx context.Context) (served bool, err error) {
 	if _, err := r.begin(ctx, ""); err != nil {
 		return false, err

@@ -8,8 +8,8 @@ import (
 )
 
 // lists has the selectors of all reads, each once, and finds those that select an object. A selector
-// stands in a bucket for each value that one of its requirements allows, so an event looks at the
-// selectors that name one of the object's labels, and at those that name none.
+// stands in a bucket for each value that one of its requirements allows. An event looks at the buckets of
+// the object's labels, and at one bucket of selectors without such a requirement, such as "!app".
 type lists struct {
 	hasher
 	all     map[listName]*list

@@ -22,7 +22,7 @@ const (
 	// wait bounds the first read of an object, which its list answers.
 	wait = 5 * time.Second
 
-	// sweep is the time between two looks for watches that nobody needs.
+	// sweep is the time between two looks for watches without a reader.
 	sweep = time.Minute
 )
 
@@ -102,7 +102,7 @@ func (w *Watches) watch(name types.NamespacedName) (*watched, error) {
 	return known, nil
 }
 
-// Run runs the watches until ctx is done, and ends those that nobody needs any more.
+// Run runs the watches until ctx is done, and ends those without a reader.
 func (w *Watches) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -124,7 +124,7 @@ func (w *Watches) Run(ctx context.Context) error {
 	return w.informers.Run(ctx)
 }
 
-// sweep ends the watches that nobody needs.
+// sweep ends the watches without a reader.
 func (w *Watches) sweep(ctx context.Context) {
 	var unused []*watched
 	w.mu.Lock()
