@@ -105,6 +105,8 @@ explore-cluster: bin/controlplane ## explore a cluster of etcds and kube-apiserv
 explore-scenarios: bin/controlplane ## explore controllers with controllertest: injected faults for BUDGET (40m) in each of seven scenarios, and the zoo
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -p 1 -run '^(TestReference|TestExplore|TestKill|TestServerKill)$$' ./controllertest/internal/zoo ./examples/tenant/integration ./examples/website/controller ./examples/website/integration ./examples/sharded
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestServerRented$$' ./operator
+	EXPLORE_BUDGET=5m go test -v -count=1 -timeout 0 -run '^TestServerReaders$$' ./operator
+	EXPLORE_BUDGET=5m go test -v -count=1 -timeout 0 -run '^TestServerKind$$' ./operator
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^(TestTwins|TestMutants)$$' ./controllertest/internal/zoo
 	cd tracing && EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestServerWebsites$$' .
 
