@@ -32,19 +32,20 @@ type Reading[T controllerkit.Object] struct {
 
 	// Optional is for a resource that the API server need not serve, such as one of a
 	// CustomResourceDefinition that another program installs. While it is not served in this version, and before
-	// that is known, each read returns a [crd.ErrNotServed], and nothing else waits for it. When it is served or is no longer served, the keys
-	// that have read it run. Run asks for it every 10s, and at once if a list or watch is not found.
+	// that is known, each read returns a [crd.ErrNotServed]. Keys that do not read it are not affected. When it
+	// is served and its objects are in the cache, and when it is no longer served, the keys that have read it run.
+	// Run asks for it every 10s, and at once if a list or watch is not found.
 	Optional bool
 
 	// Single opens a watch for each object that [Reader.Get] is called for, in place of one for all: then no
 	// right to list the others is needed. List and ByIndex are errors. The first Get of an object waits for its
-	// list, at most 5s. A watch ends within two minutes after no key needs it any more. A write of such an object
-	// does not delay the next call.
+	// list, and returns after 5s with the reason, such as a missing right. A watch ends within two minutes after its
+	// last reader. OP3 of the package is not for these objects: the call after a write can see the version before.
 	Single bool
 
-	// Names are the only names that Get may be called with, in any namespace. [Operator.Rules] has them as
-	// resourceNames, for a ClusterRole or for Roles. They need Single. Without Names, the rule is for Roles in the
-	// namespaces of the objects.
+	// Names are the only names that Get may be called with, in any namespace; others are an error. [Operator.Rules]
+	// has them as resourceNames, for a ClusterRole or for Roles. Names without Single are an error of Run. nil allows
+	// any name, and the rule is for Roles in the namespaces of the objects.
 	Names []string
 }
 

@@ -19,12 +19,12 @@
 //
 // # What a call has read
 //
-// A call that returns by itself, with or without an error, depends on what it has read, and on nothing
-// that earlier calls have read. After a panic, and if the context of the call is done when it returns, what
-// earlier calls have read stays as well.
+// What the last call of a key has read replaces what earlier calls have read, whether it returned an error or not.
+// If the call panics, or its context is done when it returns, for example after a timeout, what it
+// has read is added to that of earlier calls. A change during a call runs the key once more after it.
 //
-// A function that keeps what it has read, for example in a map, must read it again in each call: the
-// example of Tracker shows it.
+// A function that keeps a result, such as a parsed certificate, must read in each call what the result
+// depends on: the example of Tracker shows it.
 //
 // # Guarantees
 //
@@ -32,13 +32,13 @@
 //     adds the key.
 //   - RM2: If an object enters or leaves what the last call of a key has listed, or changes in
 //     it, its Handler adds the key.
-//   - RM3: If the last call of a key that returned by itself has not read an object, an event of
-//     the object does not add the key.
+//   - RM3: If the last call of a key returned without a panic or the end of its context, and
+//     has not read an object, an event of the object does not add the key.
 //   - RM4: If a read has no context of a running call, it returns an error.
 //
 // # Caveats
 //
-//   - A read of a cache alone is remembered. Use Watches or a handler for what is read by a client.
+//   - What a client reads from the API server is not remembered.
 //   - Two controllers that read and write each other's objects call each other until neither
 //     writes a change.
 //   - A name is remembered as a hash of 64 bits. If two collide, a key runs once more than needed.

@@ -74,7 +74,7 @@ func (r *Reader[T, K]) Get(ctx context.Context, namespace, object string) (obj T
 	return r.cache.Get(namespace, object)
 }
 
-// Remember is Get without the read, for objects that are read elsewhere. Call it before the read.
+// Remember is Get without the read, for an object that is read from another cache. Call it before the read.
 func (r *Reader[T, K]) Remember(ctx context.Context, namespace, object string) error {
 	if err := r.t.read(ctx, r.source, func() uint64 { return r.t.hash(name{r.source, false, namespace, object}) }); err != nil {
 		return fmt.Errorf("reads: Get: %w", err)
@@ -128,8 +128,8 @@ func (r *Reader[T, K]) ByIndex(ctx context.Context, index, value string) ([]T, e
 	return r.cache.ByIndex(index, value)
 }
 
-// Close makes each read return err, which is remembered like another one, until Close(nil). It returns
-// the keys whose last call has read anything by r, for the queue.
+// Close makes each read return err, until Close(nil), for a cache that is not usable at present. Such reads are
+// remembered, too. It returns the keys whose last call has read anything by r: add them to the queue.
 func (r *Reader[T, K]) Close(err error) []K {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
@@ -163,9 +163,9 @@ func (r *Reader[T, K]) Handler(q controllerkit.Adder[K]) cache.ResourceEventHand
 	return enqueue.Filter(enqueue.Handler(q, keys), enqueue.ResourceVersionChanged[T])
 }
 
-// Keys returns the keys whose last call has read an object in this state by its name or by a selector.
-// It is for handlers of another kind than [Reader.Handler], which call it with the states before and after
-// an event.
+// Keys returns the keys whose last call has read an object in this state by its name or by a selector, but not
+// by an index. It is for event handlers of another kind than [Reader.Handler], which call it with the object
+// before and after an event.
 func (r *Reader[T, K]) Keys(obj metav1.Object) []K { return r.keys(obj, nil) }
 
 // keys returns the keys that have read an object in this state, whose indexes have the values.

@@ -11,7 +11,7 @@ import (
 // for concurrent use.
 //
 // A remembered read takes about 100 bytes, however long the names are, and a selector is stored once.
-// The keys of objects that no longer exist are forgotten when their call has read nothing.
+// A key is forgotten after a call that has read nothing, such as that of a deleted object.
 type Tracker[K comparable] struct {
 	mu      sync.Mutex
 	graph   graph[K]
