@@ -12,6 +12,7 @@ import (
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/operator/internal/churn"
 )
 
 // callKey is the key of the *call in its context.
@@ -34,6 +35,7 @@ type call struct {
 	claimed map[childID]struct{}
 	order   []childID // of the children that were tried
 	found   map[childID]Child
+	churn   churn.Call // has a lock of its own
 }
 
 // begin returns a call about an object.
@@ -150,6 +152,17 @@ func (call *call) mayPrune(all bool) bool {
 	call.mu.Lock()
 	defer call.mu.Unlock()
 	return call.applied && !call.failed && (len(call.claimed) > 0 || all)
+}
+
+// checkNames logs a line if the function, whose error is err, has created a child that exists under another name.
+func (call *call) checkNames(err error) {
+	if err == nil {
+		call.churn.End(call, &call.c.op.churn, call.owner, func(kind schema.GroupKind) churn.Kind { return call.c.children[kind] },
+			func(kind schema.GroupKind, name types.NamespacedName) bool {
+				_, named := call.get(childID{kind, name})
+				return named
+			})
+	}
 }
 
 // Held returns the proof that the object of the call carries the finalizer, for functions that ask for one.

@@ -19,6 +19,7 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/operator/internal/churn"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/ssa"
@@ -56,11 +57,11 @@ func Children[T controllerkit.Object, C any](c *Controller, resource schema.Grou
 	k := &childKind[T]{Resource: r}
 	if extract != nil {
 		k.extract = func(obj T, fieldManager string) (*unstructured.Unstructured, error) {
-			config, err := extract(obj, fieldManager)
+			owned, err := extract(obj, fieldManager)
 			if err != nil {
 				return nil, err
 			}
-			return objects.Unstructured(config)
+			return objects.Unstructured(owned)
 		}
 	}
 	c.children[r.Kind.GroupKind()] = k
@@ -81,18 +82,7 @@ func (c *Controller) ownerKeys(obj metav1.Object) []types.NamespacedName {
 	if keys := c.controllerKeys(obj); len(keys) > 0 {
 		return keys
 	}
-	if obj.GetLabels()[objects.OwnerUID] == "" {
-		return nil
-	}
-	resource, name, _ := strings.Cut(obj.GetAnnotations()[objects.OwnerName], "/")
-	if resource != c.owner.String() {
-		return nil
-	}
-	namespace, name, namespaced := strings.Cut(name, "/")
-	if !namespaced {
-		namespace, name = "", namespace
-	}
-	return []types.NamespacedName{{Namespace: namespace, Name: name}}
+	return objects.OwnerKey(obj, c.owner)
 }
 
 // A Child is the result of [Controller.Apply] for one object.
@@ -253,6 +243,7 @@ type child interface {
 	Info() objects.About
 	apply(ctx context.Context, call *call, w wanted) (Child, error)
 	Owned(owner types.UID) ([]metav1.Object, error)
+	Whole(namespace, name string) (metav1.Object, bool)
 	remove(ctx context.Context, child metav1.Object) error
 	labelled(ctx context.Context, owner types.UID) ([]metav1.Object, error)
 }
@@ -285,7 +276,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 		}
 	}
 	if exists {
-		if !isOwned(live, call.owner) {
+		if !objects.IsOwned(live, call.owner) {
 			return c, reject(fmt.Errorf("it exists and does not belong to this %s: delete it, or give one of them another name", call.kind.Kind))
 		}
 		if c.Object = live.DeepCopyObject().(T); live.GetDeletionTimestamp() != nil {
@@ -303,6 +294,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 		c.Object = response
 	}
 	c.Changed = sent && (!exists || response.GetResourceVersion() != live.GetResourceVersion())
+	call.churn.Applied(ctx, &call.c.op.churn, churn.Apply{Owner: call.owner, Config: w.config, Manager: call.c.manager, Before: objects.Known(live, exists), After: objects.Known(response, sent), Changed: c.Changed})
 	if c.Changed {
 		did, reason := "changed", "Changed"
 		if !exists {
@@ -319,14 +311,6 @@ func (c *Controller) saw(ctx context.Context, owner metav1.Object, resource sche
 		key := types.NamespacedName{Namespace: owner.GetNamespace(), Name: owner.GetName()}
 		c.writes.WroteAt(key, owner.GetUID(), resource, live.GetResourceVersion())
 	}
-}
-
-// isOwned reports whether the owner controls the child, or its label marks it.
-func isOwned(child, owner metav1.Object) bool {
-	if metav1.GetControllerOfNoCopy(child) != nil {
-		return metav1.IsControlledBy(child, owner)
-	}
-	return child.GetLabels()[objects.OwnerUID] == string(owner.GetUID())
 }
 
 // remove deletes a child in the version that was read.
@@ -380,7 +364,7 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 			id := childID{k.Info().Kind.GroupKind(), types.NamespacedName{Namespace: child.GetNamespace(), Name: child.GetName()}}
 			_, named := call.get(id)
 			switch {
-			case child.GetDeletionTimestamp() != nil || named || !isOwned(child, call.owner):
+			case child.GetDeletionTimestamp() != nil || named || !objects.IsOwned(child, call.owner):
 				continue
 			case deleted == maxPrune:
 				return true, nil

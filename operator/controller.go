@@ -21,7 +21,10 @@ import (
 	"github.com/controllerkit/controllerkit/enqueue/reads"
 	"github.com/controllerkit/controllerkit/internal/guard"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/operator/internal/deaf"
+	"github.com/controllerkit/controllerkit/operator/internal/hidden"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
+	"github.com/controllerkit/controllerkit/operator/internal/stray"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/recorder"
@@ -48,6 +51,8 @@ type Controller struct {
 	owns   bool                 // whether Owns was called
 	writes *consistency.Store   // the Gate, unless Loop has one
 	debug  *debug.Controller    // nil without Operator.Debug
+	about  stray.Subject        // its calls
+	calls  deaf.Calls
 
 	tracker   reads.Tracker[types.NamespacedName]
 	remembers bool // by Reads or Children
@@ -128,9 +133,14 @@ func owned[T any, L any](c *Controller, resource schema.GroupResource, from inte
 	Lister() L
 }, keys func(metav1.Object) []types.NamespacedName, pass []enqueue.Predicate[T]) L {
 	if len(pass) > 0 {
-		return watch(c, resource, from, func(obj T) []types.NamespacedName { return keys(object(obj)) }, pass)
+		return watch(c, resource, from, func(obj T) []types.NamespacedName { return keys(object(obj)) }, hidden.Deletions(pass, c.logger(resource)))
 	}
 	return handle[T](c, resource, from, func() cache.ResourceEventHandler { return enqueue.Handler(c.adder(resource), keys) })
+}
+
+// logger returns a function that returns the logger of a handler.
+func (c *Controller) logger(resource schema.GroupResource) func() klog.Logger {
+	return func() klog.Logger { return c.op.logger.WithValues("controller", c.Loop.Name, "resource", resource) }
 }
 
 // object returns obj as an object of the API: an informer holds no other ones.
@@ -178,14 +188,13 @@ func handle[T any, L any](c *Controller, resource schema.GroupResource, from int
 	if handler == nil {
 		return from.Lister()
 	}
-	handler = &guard.Handler{ResourceEventHandler: handler, Logger: func() klog.Logger {
-		return c.op.logger.WithValues("controller", c.Loop.Name, "resource", resource)
-	}}
+	handler = &guard.Handler{ResourceEventHandler: handler, Logger: c.logger(resource)}
 	s, err := c.op.sources.Of(served.Resource{GroupResource: resource, Kind: served.KindOf[T](from), Controller: c.Loop.Name}, informer)
 	if err != nil {
 		c.op.fail("%w", err)
 		return from.Lister()
 	}
+	c.about.Watch(resource, s.GetStore(), resource == c.owner)
 	if c.op.Debug != nil {
 		s.Held.Time()
 	}
@@ -255,8 +264,10 @@ func (c *Controller) prepare() {
 	}
 	loop.Gate = c.writes
 	call := loop.Reconcile
+	c.about.Kind, c.calls.Timeout, c.calls.Slack = c.kind, loop.Timeout, o.part(5) // more than writing takes
 	loop.Reconcile = func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
-		return call(c.op.stray.Begin(ctx), key)
+		defer c.calls.End(c.calls.Begin(ctx))
+		return call(c.op.stray.Begin(ctx, &c.about, key), key)
 	}
 	for _, s := range c.op.sources {
 		if err := c.writes.AddInformer(s.GroupResource, s.Informer); err != nil {

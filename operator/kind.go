@@ -220,6 +220,7 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 		call.lend(obj, held)
 	}
 	res, err := k.run(call, obj)
+	call.checkNames(err)
 	if field := outcome.Metadata(before, obj); field != "" {
 		err = errors.Join(err, fmt.Errorf("operator: Reconcile changed %s of its copy, which is never written: write it with a client: %w", field, reconcile.ErrTerminal))
 	}
@@ -345,6 +346,9 @@ func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, 
 	_, failed := status.Patch(ctx, k.Client.Namespace(before.GetNamespace()), before, func(target T) { outcome.Take(target, obj) })
 	if kube.IsGone(failed, before.GetName()) {
 		return err // there is nothing to report on
+	}
+	if failed == nil {
+		k.c.op.churn.Reported(ctx, k.Kind.Kind, before, obj)
 	}
 	return errors.Join(err, failed)
 }

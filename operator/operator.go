@@ -28,6 +28,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/typed"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
+	"github.com/controllerkit/controllerkit/operator/internal/churn"
 	"github.com/controllerkit/controllerkit/operator/internal/late"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
 	"github.com/controllerkit/controllerkit/operator/internal/optional"
@@ -140,6 +141,7 @@ type Operator struct {
 	running     atomic.Bool
 	transports  late.Chain   // of the clients of Config; observe sets them
 	stray       stray.Finder // of writes by clients that are not of Config
+	churn       churn.Finder // of children that calls change again and again
 	term        page.Term
 	debugServer *http.Server // at Options.Debug
 

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -85,12 +84,4 @@ func (op *Operator) declared(named bool) rights.Set {
 	return uses
 }
 
-func (op *Operator) leaseRules() (leases []rbacv1.PolicyRule) {
-	if op.Elector != nil {
-		leases = []rbacv1.PolicyRule{
-			{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "update", "watch"}, ResourceNames: []string{op.Elector.Name}},
-			{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"create"}}, // cannot have resourceNames
-		}
-	}
-	return leases
-}
+func (op *Operator) leaseRules() []rbacv1.PolicyRule { return rights.Leases(op.Elector) }

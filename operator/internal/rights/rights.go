@@ -7,8 +7,11 @@ import (
 	"slices"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/controllerkit/controllerkit/leader"
 )
 
 // Set has the verbs for each resource and subresource.
@@ -41,4 +44,15 @@ func (s Set) Rules() (rules []rbacv1.PolicyRule) {
 		rules[i].Resources = append(rules[i].Resources, resource.Resource)
 	}
 	return rules
+}
+
+// Leases returns the rules of an election. nil means none.
+func Leases(e *leader.Elector) []rbacv1.PolicyRule {
+	if e == nil {
+		return nil
+	}
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "update", "watch"}, ResourceNames: []string{e.Name}},
+		{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"create"}}, // cannot have resourceNames
+	}
 }

@@ -1,5 +1,6 @@
-// Package stray finds writes of a controller's calls that no client of the operator's Config
-// sent, so that the Store of the controller has not recorded them.
+// Package stray finds mistakes in the writes of a controller's calls: writes that no client of the
+// operator's Config sent, so that the Store of the controller has not recorded them, owner references
+// that do not work, and a status that the API server ignores.
 //
 // A client of another cluster writes no object that the operator's informers hold. So a stray
 // write is one whose response is an object, by its UID, that an informer holds.
@@ -51,14 +52,17 @@ type callKey struct{}
 type call struct {
 	context.Context //nolint:containedctx // it is that context
 
-	finder *Finder
-	mu     sync.Mutex // guards sent
-	sent   []types.NamespacedName
+	finder  *Finder
+	subject *Subject
+	key     types.NamespacedName
+	mu      sync.Mutex // guards sent
+	sent    []types.NamespacedName
 }
 
-// Begin returns the context of a call.
-func (f *Finder) Begin(ctx context.Context) context.Context {
-	c := &call{Context: ctx, finder: f}
+// Begin returns the context of a call with a key. If subject is nil, the call's requests through Wrap are
+// only noted.
+func (f *Finder) Begin(ctx context.Context, subject *Subject, key types.NamespacedName) context.Context {
+	c := &call{Context: ctx, finder: f, subject: subject, key: key}
 	f.check(c)
 	return c
 }
@@ -113,12 +117,18 @@ func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if c, ok := req.Context().Value(callKey{}).(*call); ok && req.Method != http.MethodGet {
-		if target, _, ok := wire.Parse(req); ok {
-			c.add(types.NamespacedName{Namespace: target.Namespace, Name: target.Name})
-		}
+	c, ok := req.Context().Value(callKey{}).(*call)
+	if !ok || req.Method == http.MethodGet {
+		return t.next.RoundTrip(req)
 	}
-	return t.next.RoundTrip(req)
+	if target, _, ok := wire.Parse(req); ok {
+		c.add(types.NamespacedName{Namespace: target.Namespace, Name: target.Name})
+	}
+	resp, err := t.next.RoundTrip(req)
+	if err == nil && c.subject != nil {
+		c.subject.look(req.Context(), c.key, req, resp)
+	}
+	return resp, err
 }
 
 func (c *call) add(object types.NamespacedName) {

@@ -73,7 +73,7 @@ func TestFinder(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newController()
 			c.held[""], c.held["1"] = true, true
-			client, ctx := c.Wrap(server{}), c.Begin(t.Context())
+			client, ctx := c.Wrap(server{}), c.Begin(t.Context(), nil, types.NamespacedName{})
 			if tt.path != "" {
 				send(ctx, t, client, tt.method, tt.path)
 			}
@@ -83,7 +83,7 @@ func TestFinder(t *testing.T) {
 			}
 			// A request of another call is none of this one.
 			send(t.Context(), t, client, "PATCH", pods+"/z")
-			calls.NoteWritten(c.Begin(t.Context()), object("ns", "z", "1"))
+			calls.NoteWritten(c.Begin(t.Context(), nil, types.NamespacedName{}), object("ns", "z", "1"))
 			if want := "[z]"; tt.want == "[]" && fmt.Sprint(c.found) != want {
 				t.Errorf("the next call: found %v, want %s", c.found, want)
 			}
@@ -110,17 +110,17 @@ func TestFinderLater(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newController()
-				calls.NoteWritten(c.Begin(t.Context()), object("ns", "a", "1"))
+				calls.NoteWritten(c.Begin(t.Context(), nil, types.NamespacedName{}), object("ns", "a", "1"))
 				for n := range tt.others {
-					calls.NoteWritten(c.Begin(t.Context()), object("ns", "b", types.UID(fmt.Sprint("b", n))))
+					calls.NoteWritten(c.Begin(t.Context(), nil, types.NamespacedName{}), object("ns", "b", types.UID(fmt.Sprint("b", n))))
 				}
 				if len(c.found) > 0 {
 					t.Errorf("found %v before an informer holds it", c.found)
 				}
 				time.Sleep(tt.wait)
 				c.held["1"] = true
-				c.Begin(t.Context())
-				c.Begin(t.Context())
+				c.Begin(t.Context(), nil, types.NamespacedName{})
+				c.Begin(t.Context(), nil, types.NamespacedName{})
 				if got := fmt.Sprint(c.found); got != tt.want {
 					t.Errorf("found %s, want %s", got, tt.want)
 				}

@@ -1,0 +1,59 @@
+package churn
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/internal/fields"
+)
+
+// Reported notes that a call has written the status of after in place of that of before, if they
+// differ. kind is that of the objects.
+func (f *Finder) Reported(ctx context.Context, kind string, before, after metav1.Object) {
+	id := child{before.GetUID(), kind, types.NamespacedName{Namespace: before.GetNamespace(), Name: before.GetName()}}
+	was, wanted := statusOf(before), statusOf(after)
+	if reflect.DeepEqual(was, wanted) {
+		f.rest(id)
+		return
+	}
+	next := &streak{owner: identity(before), config: wanted, size: sizeOf(wanted, maxConfig), began: time.Now(), count: 1}
+	if next.size > maxConfig {
+		return
+	}
+	f.mu.Lock()
+	if last := f.streaks[id]; last != nil && last.owner == next.owner && last.count > 0 && time.Since(last.began) <= window && reflect.DeepEqual(last.config, wanted) {
+		next.began, next.count = last.began, last.count+1
+	}
+	f.setLocked(id, next)
+	f.mu.Unlock()
+	if next.count >= changes {
+		f.log(ctx, Shared, id, "paths", between(was, wanted).paths())
+	}
+}
+
+// statusOf returns the status of an object as a map, without times of transitions.
+func statusOf(obj any) map[string]any {
+	stat := fields.Of(obj)
+	var v map[string]any
+	if m, ok := stat.(map[string]any); ok {
+		v = runtime.DeepCopyJSON(m)
+	} else {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+		if err != nil {
+			return nil
+		}
+		v, _ = content["status"].(map[string]any)
+	}
+	conditions, _ := v["conditions"].([]any)
+	for _, c := range conditions {
+		if c, ok := c.(map[string]any); ok {
+			delete(c, "lastTransitionTime")
+		}
+	}
+	return v
+}

@@ -1,0 +1,47 @@
+package objects
+
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// IsOwned reports whether the owner controls the child, or its label marks it.
+func IsOwned(child, owner metav1.Object) bool {
+	if metav1.GetControllerOfNoCopy(child) != nil {
+		return metav1.IsControlledBy(child, owner)
+	}
+	return child.GetLabels()[OwnerUID] == string(owner.GetUID())
+}
+
+// OwnerKey returns the key of the owner, of a resource, that labels mark.
+func OwnerKey(child metav1.Object, owner schema.GroupResource) []types.NamespacedName {
+	if child.GetLabels()[OwnerUID] == "" {
+		return nil
+	}
+	resource, name, _ := strings.Cut(child.GetAnnotations()[OwnerName], "/")
+	if resource != owner.String() {
+		return nil
+	}
+	namespace, name, namespaced := strings.Cut(name, "/")
+	if !namespaced {
+		namespace, name = "", namespace
+	}
+	return []types.NamespacedName{{Namespace: namespace, Name: name}}
+}
+
+// Known returns an object, or nil if it is not known.
+func Known(obj metav1.Object, known bool) metav1.Object {
+	if !known {
+		return nil
+	}
+	return obj
+}
+
+// Whole returns the object in the cache, which must not be modified.
+func (r *Resource[T]) Whole(namespace, name string) (metav1.Object, bool) {
+	obj, ok, err := r.Get(namespace, name)
+	return Known(obj, ok), ok && err == nil
+}
