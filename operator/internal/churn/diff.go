@@ -143,7 +143,7 @@ func between(a, b map[string]any) (found differences) {
 				return
 			}
 		case []any:
-			if b, ok := b.([]any); ok && len(a) == len(b) && !reflect.DeepEqual(canonical(a), canonical(b)) {
+			if b, ok := b.([]any); ok && len(a) == len(b) && !permuted(a, b) {
 				for i := range a {
 					walk(fmt.Sprintf("%s[%d]", path, i), a[i], b[i])
 				}
@@ -154,6 +154,19 @@ func between(a, b map[string]any) (found differences) {
 	}
 	walk("", a, b)
 	return found
+}
+
+// permuted reports whether two lists of one length have the same items in another order.
+func permuted(a, b []any) bool {
+	if !reflect.DeepEqual(canonical(a), canonical(b)) {
+		return false
+	}
+	for i := range a {
+		if !reflect.DeepEqual(canonical(a[i]), canonical(b[i])) {
+			return true
+		}
+	}
+	return false // the items have lists in another order
 }
 
 // rewritten returns the fields of a configuration that an object has with another value. Fields that
