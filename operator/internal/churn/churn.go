@@ -5,7 +5,7 @@
 // It compares the applies of one child for an owner whose spec, labels and annotations are the same. A
 // correct controller applies the same configuration then, unless an input other than the owner has
 // changed. Such an input changes the child in one call, and not in the next one, so a Finder counts
-// only consecutive changes.
+// only consecutive changes of a configuration.
 package churn
 
 import (
@@ -116,13 +116,13 @@ func (f *Finder) Applied(ctx context.Context, a Apply) {
 	equal := compared && reflect.DeepEqual(config, last.config)
 	next.orders, next.clocks = last.orders, last.clocks
 	if time.Since(last.began) <= window {
-		next.began, next.count, next.same = last.began, last.count+1, last.same
-		if equal {
-			next.same++
+		next.began, next.count = last.began, last.count+1
+		if equal && a.Changed {
+			next.same = last.same + 1
 		}
 	}
 	if !a.Changed {
-		next.count, next.same = 0, 0
+		next.count = 0
 	}
 	var found differences
 	sorted, clock := false, false
@@ -144,7 +144,7 @@ func (f *Finder) Applied(ctx context.Context, a Apply) {
 	case equal:
 		if found := rewritten(config, a.After); len(found) > 0 {
 			f.log(ctx, Rewritten, id, "paths", found.paths())
-		} else if next.count >= changes && next.same >= changes-1 {
+		} else if next.same >= changes-1 {
 			f.log(ctx, Contested, id, "paths", rewritten(config, a.Before).paths(), "manager", other(a.Before, a.Manager))
 		}
 	case clock && next.clocks >= repeats, next.count >= changes && next.same == 0:
@@ -157,7 +157,7 @@ func (f *Finder) rest(id child) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s := f.streaks[id]; s != nil {
-		s.count, s.same = 0, 0 // and not orders, because a list can have the same order by chance
+		s.count = 0 // and no other: a list can have the same order by chance, and another writer can wait
 	}
 }
 

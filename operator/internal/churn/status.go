@@ -21,17 +21,17 @@ func (f *Finder) Reported(ctx context.Context, kind string, before, after metav1
 		f.rest(id)
 		return
 	}
-	next := &streak{owner: identity(before), config: wanted, size: sizeOf(wanted, maxConfig), began: time.Now(), count: 1}
+	next := &streak{owner: identity(before), config: wanted, size: sizeOf(wanted, maxConfig), began: time.Now()}
 	if next.size > maxConfig {
 		return
 	}
 	f.mu.Lock()
-	if last := f.streaks[id]; last != nil && last.owner == next.owner && last.count > 0 && time.Since(last.began) <= window && reflect.DeepEqual(last.config, wanted) {
-		next.began, next.count = last.began, last.count+1
+	if last := f.streaks[id]; last != nil && last.owner == next.owner && time.Since(last.began) <= window && reflect.DeepEqual(last.config, wanted) {
+		next.began, next.same = last.began, last.same+1
 	}
 	f.setLocked(id, next)
 	f.mu.Unlock()
-	if next.count >= changes {
+	if next.same >= changes-1 {
 		f.log(ctx, Shared, id, "paths", between(was, wanted).paths())
 	}
 }

@@ -1,0 +1,2 @@
+// Package mistakes has no code: its tests are the proofs that docs/mistakes.md names.
+package mistakes
