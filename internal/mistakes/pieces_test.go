@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/enqueue"
@@ -139,6 +142,45 @@ func TestMistakeSubresource(t *testing.T) {
 	})
 }
 
+// TestMistakeEndlessCleanup: a cleanup waits for what never comes. The call has a Timeout, and its error
+// is logged and in the condition Ready.
+func TestMistakeEndlessCleanup(t *testing.T) {
+	t.Parallel()
+	version := install(t)
+	run := func(t *testing.T, cleanup func(ctx context.Context) error) *stand {
+		r := operator.Reconciler[*Shop]{Finalizer: "example.com/bucket", Cleanup: func(ctx context.Context, _ *Shop) error { return cleanup(ctx) }}
+		s := newKind(t, version, testserver.Namespace(t), operator.Options{}, r, func(context.Context, *stand, *Shop) error { return nil })
+		s.c.Loop.Timeout = time.Second
+		s.run()
+		s.shop("a", "x")
+		s.calls(1)
+		if err := s.shops.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	t.Run("named", func(t *testing.T) {
+		var free atomic.Bool
+		s := run(t, func(ctx context.Context) error {
+			if free.Load() {
+				return nil
+			}
+			<-ctx.Done()
+			return fmt.Errorf("the bucket is not empty: %w", ctx.Err())
+		})
+		n := s.named(lineFailed, nil)
+		if fmt.Sprint(n.Values["class"]) != "timeout" || !strings.Contains(fmt.Sprint(n.Err), "example.com/bucket: cleanup: the bucket is not empty") {
+			t.Errorf("the line has %v and the error %v", n.Values, n.Err)
+		}
+		free.Store(true)
+	})
+	t.Run("quiet", func(t *testing.T) {
+		s := run(t, func(context.Context) error { return nil })
+		s.calls(1)
+		s.quiet()
+	})
+}
+
 // TestMistakeForgottenOwns: a controller makes objects and does not watch them.
 func TestMistakeForgottenOwns(t *testing.T) {
 	t.Parallel()
@@ -199,7 +241,9 @@ func TestMistakeStatusInUpdate(t *testing.T) {
 	pieces(t, lineStatus, func(s *stand, wrong bool) {
 		s.op.Writes(appsv1.Resource("deployments"), "create", "get", "update")
 		s.op.Writes(appsv1.Resource("deployments/status"), "update")
-		deployments := s.client.AppsV1().Deployments(s.namespace)
+		config := rest.CopyConfig(s.op.Config)
+		config.ContentType, config.AcceptContentTypes = "application/json", "application/json" // as clients of custom resources send
+		deployments := kubernetes.NewForConfigOrDie(config).AppsV1().Deployments(s.namespace)
 		s.call = func(ctx context.Context, cm *corev1.ConfigMap) error {
 			labels := map[string]string{"app": cm.Name}
 			d, err := deployments.Get(ctx, cm.Name, metav1.GetOptions{})

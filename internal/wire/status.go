@@ -25,7 +25,7 @@ func (r *Reader) Metadata(resp *http.Response) (metav1.Object, bool) {
 
 // Unstored reports whether the body of an update or of a merge patch has a status that the response
 // lacks. It is false for an update that can have an old status, because it has no resource version, for
-// bodies over 64 KiB, and if one of them is not JSON. The caller can still read the whole body.
+// bodies over 64 KiB, and if one of them is not JSON, as those of client-go's clients of built-in kinds. The caller can still read the whole body.
 func (r *Reader) Unstored(req *http.Request, resp *http.Response) bool {
 	switch media := mediaType(req.Header); {
 	case req.Method == http.MethodPut && media == runtime.ContentTypeJSON:
