@@ -40,6 +40,8 @@ type model struct {
 	depends map[name]map[question]bool   // what the tracker should remember
 	answers map[name]map[question]string // of the last call that returned
 	queued  map[name]bool
+
+	selectors map[string]labels.Selector
 }
 
 var (
@@ -58,7 +60,7 @@ func index(s *secret) []string {
 func newModel(t *testing.T, seed uint64, narrow uint) *model {
 	m := &model{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), w: newWorld(), objects: map[name]*secret{},
-		depends: map[name]map[question]bool{}, answers: map[name]map[question]string{}, queued: map[name]bool{},
+		depends: map[name]map[question]bool{}, answers: map[name]map[question]string{}, queued: map[name]bool{}, selectors: map[string]labels.Selector{},
 	}
 	m.tracker.Narrow(narrow)
 	m.r = read(t, &m.tracker, m.w, map[string]func(*secret) []string{"by": index})
@@ -99,15 +101,18 @@ func (m *model) ask(ctx context.Context, q question) string {
 			err = nil
 		}
 	case 1:
-		selector, failed := labels.Parse(q.list)
-		if failed != nil {
-			m.t.Fatal(failed)
-		}
-		found, err = m.r.List(ctx, q.namespace, selector)
+		found, err = m.r.List(ctx, q.namespace, m.selector(q.list))
 	default:
 		found, err = m.r.ByIndex(ctx, "by", q.index)
 	}
 	return answer(found, err != nil)
+}
+
+func (m *model) selector(text string) labels.Selector {
+	if m.selectors[text] == nil {
+		m.selectors[text] = parse(m.t, text)
+	}
+	return m.selectors[text]
 }
 
 func answer(found []*secret, failed bool) string { return fmt.Sprint(versions(found), failed) }
@@ -123,10 +128,7 @@ func versions(found []*secret) (names []string) {
 // truth is the answer of the objects, and the objects that its error is about.
 func (m *model) truth(q question) (answered, about string) {
 	var found, failed []*secret
-	selector, err := labels.Parse(q.list)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	selector := m.selector(q.list)
 	for id, o := range m.objects {
 		switch {
 		case q.kind == 0 && id == q.get,

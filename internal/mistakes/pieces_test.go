@@ -273,24 +273,6 @@ func TestMistakeStatusInUpdate(t *testing.T) {
 	}, map[string]string{"resource": "deployments.apps", "object": "own-a"})
 }
 
-// TestMistakeCachedObject: a function changes an object of a lister.
-func TestMistakeCachedObject(t *testing.T) {
-	t.Parallel()
-	pieces(t, lineMutated, func(s *stand, wrong bool) {
-		s.configMap("x")
-		s.touched = "x" // an event of own-a would replace the object
-		s.call = func(_ context.Context, cm *corev1.ConfigMap) error {
-			if !wrong {
-				cm = cm.DeepCopy()
-			}
-			cm.Data["a"] = "changed"
-			// For the race detector a read of the cache follows the change, and events of x follow the read.
-			_, err := s.configMaps.ConfigMaps(cm.Namespace).Get(cm.Name)
-			return err
-		}
-	}, map[string]string{"object": "own-a", "path": "data"})
-}
-
 // TestMistakeEventNames: each Event about an object has another note.
 func TestMistakeEventNames(t *testing.T) {
 	t.Parallel()
