@@ -16,6 +16,10 @@ import (
 // differ. kind is that of the objects.
 func (f *Finder) Reported(ctx context.Context, kind string, before, after metav1.Object) {
 	id := child{before.GetUID(), kind, types.NamespacedName{Namespace: before.GetNamespace(), Name: before.GetName()}}
+	if reflect.DeepEqual(fields.Of(before), fields.Of(after)) { // most calls change nothing, and statusOf is slow
+		f.rest(id)
+		return
+	}
 	was, wanted := statusOf(before), statusOf(after)
 	if reflect.DeepEqual(was, wanted) {
 		f.rest(id)
