@@ -1,6 +1,7 @@
 package informer_test
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -58,6 +59,20 @@ func TestServerConversion(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	// The API server answers with the former conversion until its informer has seen the change.
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		resp, err := h.Get(config.Host + "/apis/conversion.example.com/v2/gears")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatal("the API server lists the objects without their conversion")
+		}
+	}
 	err = runUntilError(t, "gears", 10*time.Second, dynamicinformer.NewFilteredDynamicInformer(client, gears("v2"), "", 0, nil, nil).Informer())
 	contains(t, err, `"gears": cannot watch gears: the API server cannot list the stored objects, such as while a conversion webhook fails: the API server responded 429: storage is (re)initializing: `)
 	contains(t, err, `conversion webhook for conversion.example.com/v1, Kind=Gear failed: `)
