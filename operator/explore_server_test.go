@@ -250,13 +250,13 @@ func TestServerReaders(t *testing.T) {
 	}
 	create := func(s *corev1.Secret) func(context.Context, typedcorev1.SecretInterface) error {
 		return func(ctx context.Context, secrets typedcorev1.SecretInterface) error {
-			_, err := secrets.Create(ctx, s, metav1.CreateOptions{})
+			_, err := secrets.Create(ctx, s.DeepCopy(), metav1.CreateOptions{}) // runs share the step
 			return err
 		}
 	}
 	update := func(s *corev1.Secret) func(context.Context, typedcorev1.SecretInterface) error {
 		return func(ctx context.Context, secrets typedcorev1.SecretInterface) error {
-			_, err := secrets.Update(ctx, s, metav1.UpdateOptions{})
+			_, err := secrets.Update(ctx, s.DeepCopy(), metav1.UpdateOptions{})
 			return err
 		}
 	}
