@@ -95,20 +95,36 @@ func (r *Reader[T, K]) Remembers(namespace, object string) bool {
 // others and an error that names up to 10 of them.
 func (r *Reader[T, K]) List(ctx context.Context, namespace string, selector labels.Selector) ([]T, error) {
 	if selector == nil {
-		return nil, fmt.Errorf("reads: List: %w", errReject("the selector is nil: use labels.Everything() for all objects"))
+		return nil, errNilSelector
 	}
-	requirements, selectable := selector.Requirements()
-	if !selectable {
+	if _, selectable := selector.Requirements(); !selectable {
 		return nil, nil // nothing, whatever changes
 	}
-	err := r.t.read(ctx, r.source, func() uint64 { return r.t.lists.of(r.source, namespace, selector, requirements).ref })
-	if err == nil {
-		err = r.err()
+	if err := r.RememberList(ctx, namespace, selector); err != nil {
+		return nil, err
 	}
-	if err != nil {
+	if err := r.err(); err != nil {
 		return nil, fmt.Errorf("reads: List: %w", err)
 	}
 	return r.cache.List(namespace, selector)
+}
+
+var errNilSelector = fmt.Errorf("reads: List: %w", errReject("the selector is nil: use labels.Everything() for all objects"))
+
+// RememberList is List without the read, for objects that are read elsewhere. Call it before the read.
+func (r *Reader[T, K]) RememberList(ctx context.Context, namespace string, selector labels.Selector) error {
+	if selector == nil {
+		return errNilSelector
+	}
+	requirements, selectable := selector.Requirements()
+	if !selectable {
+		return nil // nothing, whatever changes
+	}
+	err := r.t.read(ctx, r.source, func() uint64 { return r.t.lists.of(r.source, namespace, selector, requirements).ref })
+	if err != nil {
+		return fmt.Errorf("reads: List: %w", err)
+	}
+	return nil
 }
 
 // ByIndex returns the objects that have the value in an index of From, in no order.

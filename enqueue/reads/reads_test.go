@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -73,6 +74,37 @@ func TestErrors(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// TestRemember: objects that are read elsewhere are remembered like a Get and a List.
+func TestRemember(t *testing.T) {
+	var tr tracker
+	r := read(t, &tr, newWorld(), nil)
+	getter, lister := name{Name: "get"}, name{Name: "list"}
+	call(t, &tr, getter, func(ctx context.Context) { must(t, r.Remember(ctx, "a", "b")) })
+	call(t, &tr, lister, func(ctx context.Context) {
+		must(t, r.RememberList(ctx, "a", parse(t, "app=x")))
+		must(t, r.RememberList(ctx, "a", labels.Nothing()))
+		if err := r.RememberList(ctx, "a", nil); !errors.Is(err, reconcile.ErrRejected) {
+			t.Errorf("a nil selector has the error %v", err)
+		}
+	})
+	for _, tt := range []struct {
+		obj  *secret
+		want []name
+	}{
+		{object("a", "b", "1", nil), []name{getter}},
+		{object("a", "c", "1", map[string]string{"app": "x"}), []name{lister}},
+		{object("a", "c", "1", nil), nil},
+		{object("b", "b", "1", map[string]string{"app": "x"}), nil},
+	} {
+		if got := r.Keys(tt.obj); !slices.Equal(got, tt.want) {
+			t.Errorf("%s/%s with the labels %v concerns %v, want %v", tt.obj.Namespace, tt.obj.Name, tt.obj.Labels, got, tt.want)
+		}
+	}
+	if err := r.RememberList(t.Context(), "a", labels.Everything()); !errors.Is(err, reconcile.ErrRejected) {
+		t.Errorf("RememberList without a call has the error %v", err)
+	}
+}
 
 // TestCopies: the objects belong to the caller.
 func TestCopies(t *testing.T) {
