@@ -22,6 +22,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/managerkit/internal/generations"
 	"github.com/controllerkit/controllerkit/managerkit/internal/requestlog"
+	"github.com/controllerkit/controllerkit/managerkit/internal/standby"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
@@ -56,8 +57,8 @@ import (
 // the queue is empty. The sources fill it when the process leads, and the loop also gets the keys
 // of objects that were deleted shortly before: see [reconcile.Source.Keep]. For this, Complete
 // adds a second controller to the manager, which only sees deletions. It does not if EnableWarmup
-// of options is false, or if the builder has a WatchesRawSource: then these informers start when
-// the process leads.
+// of options is false, or if the builder has a WatchesRawSource other than that of package
+// remember: then these informers start when the process leads.
 //
 // options replaces the builder's WithOptions. Complete returns an error if
 // options has a field that the loop has too: MaxConcurrentReconciles, NewQueue,
@@ -118,7 +119,7 @@ func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crrecon
 	if err := valid(loop); err != nil {
 		return err
 	}
-	warm := ptr.Deref(options.EnableWarmup, true) && ptr.Deref(options.NeedLeaderElection, true) && !given(b, "rawSources")
+	warm := ptr.Deref(options.EnableWarmup, true) && ptr.Deref(options.NeedLeaderElection, true) && !standby.Cold(b)
 	options.MaxConcurrentReconciles = 1 // the worker that runs the loop
 	options.NewQueue = d.newQueue
 	options.EnableWarmup = new(false) // a standby would queue each name that it ever sees
@@ -155,7 +156,7 @@ func (d *dispatch[request]) standby(b *builder.TypedBuilder[request], r crreconc
 	options.SkipNameValidation = new(true)
 	options.LogConstructor = func(*request) logr.Logger { return logger.WithValues("standby", true) }
 	options.NewQueue = func(string, workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
-		return &keeper[request]{newPrioritized(queue.Config[request]{}), d.loop.Source("watch")}
+		return &keeper[request]{standby.Queue{}, newPrioritized(queue.Config[request]{}), d.loop.Source("watch")}
 	}
 	_, err := b.WithOptions(options).WithEventFilter(predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

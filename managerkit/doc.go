@@ -17,7 +17,8 @@
 // A [Client] has the methods that the packages finalizer, status, ssa, consistency, owner and
 // external want. [Complete] runs the loop of package reconcile, with the queue of package
 // queue, in place of controller-runtime's workers. Most callers begin with NewClient, and
-// add Complete. Package managertest explores a manager under faults.
+// add Complete. Package remember replaces map functions, and package managertest explores a
+// manager under faults.
 //
 // # Guarantees
 //
@@ -52,8 +53,8 @@
 //   - Writes does not work with Share.
 //   - A request has no object, so an own write runs its key like another's, in spite of R13 of
 //     package reconcile.
-//   - With EnableWarmup or NeedLeaderElection set to false, or with a WatchesRawSource, the
-//     informers of a controller of Complete start when the process leads.
+//   - With EnableWarmup or NeedLeaderElection set to false, or with a WatchesRawSource other than
+//     that of package remember, the informers of a controller of Complete start when the process leads.
 //   - A standby's handlers call Delete on another goroutine than the leader's, and each predicate
 //     of the builder can run on both at once. While the process begins to lead, a handler can get a
 //     deletion twice. A Delete that the standby has not reached by then adds no key.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/managerkit/internal/standby"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
@@ -149,6 +150,7 @@ func (q *intake[request]) ShutDownWithDrain() {}
 // keeper is the queue of a standby's controller: its keys go to the next Run of the loop, and
 // its worker never gets one.
 type keeper[request comparable] struct {
+	standby.Queue
 	*prioritized[request]
 	source *reconcile.Source[request]
 }
