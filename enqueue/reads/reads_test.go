@@ -84,7 +84,7 @@ func TestRemember(t *testing.T) {
 	call(t, &tr, lister, func(ctx context.Context) {
 		must(t, r.RememberList(ctx, "a", parse(t, "app=x")))
 		must(t, r.RememberList(ctx, "a", labels.Nothing()))
-		if err := r.RememberList(ctx, "a", nil); !errors.Is(err, reconcile.ErrRejected) {
+		if err := r.RememberList(ctx, "a", nil); reconcile.Class(err) != controllerkit.ResultRejected {
 			t.Errorf("a nil selector has the error %v", err)
 		}
 	})
@@ -101,7 +101,7 @@ func TestRemember(t *testing.T) {
 			t.Errorf("%s/%s with the labels %v concerns %v, want %v", tt.obj.Namespace, tt.obj.Name, tt.obj.Labels, got, tt.want)
 		}
 	}
-	if err := r.RememberList(t.Context(), "a", labels.Everything()); !errors.Is(err, reconcile.ErrRejected) {
+	if err := r.RememberList(t.Context(), "a", labels.Everything()); reconcile.Class(err) != controllerkit.ResultRejected {
 		t.Errorf("RememberList without a call has the error %v", err)
 	}
 }

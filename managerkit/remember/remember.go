@@ -25,14 +25,13 @@ import (
 
 	"github.com/controllerkit/controllerkit/enqueue/reads"
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/reconcile"
 )
 
 // A Reader reads the cache of a manager in the calls of one controller, and remembers for the request of the call
 // what it reads. It is a client.Reader and a client.FieldIndexer. [New] makes one. It is safe for concurrent use.
 //
 // The ctx of its reads is that of the call. Without one, after the end of the call, and if the events of the
-// kind are not seen, a read returns an error. These errors wrap reconcile.ErrRejected of controllerkit.
+// kind are not seen, a read returns an error. It has the class rejected of controllerkit's package reconcile.
 //
 // A remembered read takes about 100 bytes, and a selector is stored once. The zero value has no kinds.
 type Reader struct {
@@ -98,31 +97,32 @@ func New(mgr cluster.Cluster, kinds ...client.Object) (*Reader, error) {
 //
 // If next is nil, or if another Reconciler of r is used, the result is a terminal error.
 func (r *Reader) Reconciler(next crreconcile.Reconciler) crreconcile.Reconciler {
-	return &reconciler{reader: r, next: next}
+	c := &reconciler{reader: r}
+	if !kube.IsNil(next) {
+		c.run = reads.Track(&r.tracker, func(call context.Context, req ctrl.Request) (ctrl.Result, error) {
+			return next.Reconcile(context.WithValue(call, callKey{r}, call), req)
+		})
+	}
+	return c
 }
 
 type reconciler struct {
 	reader *Reader
-	next   crreconcile.Reconciler
+	run    func(context.Context, ctrl.Request) (ctrl.Result, error)
 }
 
-// callKey is the key of the call of a Reader in a context.
+// callKey is the key of the context of a Reader's call in the contexts that are derived from it.
 type callKey struct{ *Reader }
 
 // Reconcile implements reconcile.Reconciler.
 func (c *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	if kube.IsNil(c.next) {
+	if c.run == nil {
 		return ctrl.Result{}, crreconcile.TerminalError(errors.New("remember: Reconciler: next is nil: pass the Reconciler of the controller"))
 	}
 	if !c.reader.owner.CompareAndSwap(nil, c) && c.reader.owner.Load() != c {
 		return ctrl.Result{}, crreconcile.TerminalError(errors.New("remember: Reconciler: another controller uses the Reader: call New for each controller"))
 	}
-	call := c.reader.tracker.Begin(ctx, req)
-	returned := false
-	defer func() { call.End(returned) }()
-	result, err := c.next.Reconcile(context.WithValue(ctx, callKey{c.reader}, call), req)
-	returned = true
-	return result, err
+	return c.run(ctx, req)
 }
 
 // Get reads an object of the cache as the manager's cache does. If there is no such object,
@@ -226,7 +226,7 @@ func (r *Reader) begin(ctx context.Context, obj runtime.Object) (*kind, context.
 	if err != nil {
 		return nil, nil, err
 	}
-	call, ok := ctx.Value(callKey{r}).(*reads.Call[ctrl.Request])
+	call, ok := ctx.Value(callKey{r}).(context.Context)
 	switch {
 	case !ok:
 		return nil, nil, reject("the context is not that of a call of this Reader's controller: pass on the context of Reconcile, and complete the builder with Reader.Reconciler")
@@ -288,9 +288,15 @@ func (r *Reader) idOf(obj runtime.Object) (id, error) {
 	return id{gvk, form}, nil
 }
 
-func reject(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", fmt.Errorf(format, args...), reconcile.ErrRejected)
-}
+// errReject is an error of the class rejected: no retry cures it.
+type errReject string
+
+func (e errReject) Error() string { return string(e) }
+
+// Rejected implements controllerkit.RejectedError.
+func (errReject) Rejected() bool { return true }
+
+func reject(format string, args ...any) error { return errReject(fmt.Sprintf(format, args...)) }
 
 // unsupported returns the name of a field of options that is set, other than the supported ones.
 func unsupported(options any, supported ...string) string {

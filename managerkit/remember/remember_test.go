@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/managerkit/internal/standby"
 	"github.com/controllerkit/controllerkit/managerkit/remember"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -198,8 +199,8 @@ func TestErrors(t *testing.T) {
 				{"no field", list(ctx, client.MatchingFields{}), "has no field: omit it"},
 				{"inequality", list(ctx, client.MatchingFieldsSelector{Selector: fields.OneTermNotEqualSelector("type", "t")}), `the field selector "type!=t" is not of the form field=value`},
 			} {
-				if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) || !errors.Is(tt.err, reconcile.ErrRejected) {
-					t.Errorf("%s: got %v, want an ErrRejected with %q", tt.name, tt.err, tt.want)
+				if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) || reconcile.Class(tt.err) != controllerkit.ResultRejected {
+					t.Errorf("%s: got %v, want a rejected one with %q", tt.name, tt.err, tt.want)
 				}
 			}
 			must(t, list(ctx, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency))
@@ -426,7 +427,7 @@ func TestStandby(t *testing.T) {
 		}))
 		key := client.ObjectKey{Namespace: "a", Name: "x"}
 		u.call("k", func(ctx context.Context) error {
-			if err := r.Get(ctx, key, &corev1.Secret{}); !errors.Is(err, reconcile.ErrRejected) {
+			if err := r.Get(ctx, key, &corev1.Secret{}); reconcile.Class(err) != controllerkit.ResultRejected {
 				t.Errorf("a read of a standby has the error %v", err)
 			}
 			return nil
