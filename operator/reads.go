@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/crd"
@@ -142,9 +141,7 @@ func each[T controllerkit.Object](c *Controller, r *objects.Resource[T], names [
 		return &Reader[T]{}
 	}
 	c.remembers = true
-	handler := &guard.Handler{ResourceEventHandler: remembered.Handler(c.adder(r.Name)), Logger: func() klog.Logger {
-		return c.op.logger.WithValues("controller", c.Loop.Name, "resource", r.Name)
-	}}
+	handler := &guard.Handler{ResourceEventHandler: remembered.Handler(c.adder(r.Name)), Logger: c.logger(r.Name)}
 	watches := single.New(r.Single, handler, func(o types.NamespacedName) bool { return remembered.Remembers(o.Namespace, o.Name) })
 	c.op.Informers.AddRun(r.Name.String()+" (single, "+c.Loop.Name+")", watches.Run)
 	c.op.singles = append(c.op.singles, onlyNames{r.Name, slices.Clone(names)})
@@ -200,6 +197,8 @@ func (r *Reader[T]) get(ctx context.Context, name types.NamespacedName) (obj T, 
 	}
 	item, err := r.single.Get(ctx, name)
 	switch found, ok := item.(T); {
+	case apierrors.IsNotFound(err): // of a list, so it must not be taken for an absent object
+		return obj, fmt.Errorf("operator: read %s: %w: %s", r.from.Name, crd.ErrNotServed, kube.Printable(err.Error(), 4<<10))
 	case err != nil:
 		return obj, fmt.Errorf("operator: read %s: %w", r.from.Name, err)
 	case item == nil:

@@ -146,12 +146,11 @@ func (g *graph[K]) find(at uint32, ref uint64, index *map[uint64]uint32) uint32 
 	return (*index)[ref]
 }
 
-// read notes that a call has read ref. index is that of the call for find. known is whether the key had
-// read it before.
-func (g *graph[K]) read(at, call uint32, ref uint64, source uint16, index *map[uint64]uint32) (known bool) {
+// read notes that a call has read ref. index is that of the call for find.
+func (g *graph[K]) read(at, call uint32, ref uint64, source uint16, index *map[uint64]uint32) {
 	if i := g.find(at, ref, index); i != 0 {
 		g.edges.at(i).call = call
-		return true
+		return
 	}
 	i := g.freeEdge
 	if i != 0 {
@@ -168,7 +167,6 @@ func (g *graph[K]) read(at, call uint32, ref uint64, source uint16, index *map[u
 	if *index != nil {
 		(*index)[ref] = i
 	}
-	return false
 }
 
 // leave notes the end of a call. If replace is set and no other call of the key runs, it removes the edges that

@@ -12,7 +12,7 @@ import (
 // TestMemory: a million reads take at most 120 bytes each, and nothing after they are forgotten.
 func TestMemory(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes 1.5s and 200 MB")
+		t.Skip("takes 6s and 200 MB")
 	}
 	const keys, each = 333_334, 3
 	var tr tracker

@@ -29,15 +29,14 @@ type Informer struct {
 	changed   []func(err error)
 }
 
-// New returns an informer of the kind in a namespace, "" for all. make returns a new informer of a
+// New returns an informer of the kind in a namespace, "" for all. informer returns a new informer of a
 // namespace.
-func New(kind schema.GroupVersionKind, resource schema.GroupResource, namespace string, make func(namespace string) (cache.SharedIndexInformer, error)) *Informer {
-	i := &Informer{
-		Informer: scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) { return make(p.Namespace) }),
+func New(kind schema.GroupVersionKind, resource schema.GroupResource, namespace string, informer func(namespace string) (cache.SharedIndexInformer, error)) *Informer {
+	return &Informer{
+		Informer: scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) { return informer(p.Namespace) }),
 		kind:     kind, resource: resource, selection: scope.Selection{Namespaces: []string{namespace}},
-		gone: newSignal(),
+		gone: make(chan struct{}, 1),
 	}
-	return i
 }
 
 // Changed adds a function that Observe calls with nil when the objects are in the cache, and with a [crd.ErrNotServed],
@@ -50,13 +49,11 @@ func (i *Informer) now(err error) {
 	}
 }
 
-func newSignal() chan struct{} { return make(chan struct{}, 1) }
-
 // SetWatchErrorHandlerWithContext implements cache.SharedInformer. handler does not get the error of a
 // resource that is not served.
 func (i *Informer) SetWatchErrorHandlerWithContext(handler cache.WatchErrorHandlerWithContext) error {
 	return i.Informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		if !apierrors.IsNotFound(err) && !errors.Is(err, crd.ErrNotServed) {
+		if !isNotServed(err) {
 			handler(ctx, r, err)
 			return
 		}
@@ -65,6 +62,11 @@ func (i *Informer) SetWatchErrorHandlerWithContext(handler cache.WatchErrorHandl
 		default: // Observe has not seen the last one yet
 		}
 	})
+}
+
+// isNotServed reports whether the error of a list or watch means that the resource is not served.
+func isNotServed(err error) bool {
+	return apierrors.IsNotFound(err) || errors.Is(err, crd.ErrNotServed)
 }
 
 // Intervals are the times between two questions whether the API server serves a resource.
@@ -79,9 +81,9 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 	state := unknown
 	failed := "" // the last error, which is logged once
 	fail := func(err error) {
-		if text := kube.Printable(err.Error(), 4<<10); ctx.Err() == nil && text != failed {
+		if text := err.Error(); ctx.Err() == nil && text != failed {
 			failed = text
-			logger.Info("An optional resource is not known", "reason", text)
+			logger.Info("An optional resource is not known", "reason", kube.Printable(text, 4<<10))
 		}
 	}
 	for ctx.Err() == nil {
@@ -98,7 +100,13 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 			fail(err)
 		case notServed == nil && state != present:
 			if err := i.Select(ctx, i.selection); err != nil {
-				i.now(fmt.Errorf("operator: %w", err))
+				if isNotServed(err) { // discovery is ahead or behind. A reader must not take the 404 for an absent object
+					err = fmt.Errorf("%w %s: %s", crd.ErrNotServed, i.resource, kube.Printable(err.Error(), 4<<10))
+				}
+				if state != unknown || err.Error() != failed {
+					i.now(fmt.Errorf("operator: %w", err))
+				}
+				state = unknown // it is selected, so its absence is a change
 				fail(err)
 				break
 			}

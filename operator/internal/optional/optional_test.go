@@ -68,7 +68,10 @@ func (s *server) informer(string) (cache.SharedIndexInformer, error) {
 			if s.kind == "" {
 				return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "")
 			}
-			return &corev1.SecretList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}}, s.list
+			if s.list != nil {
+				return nil, s.list
+			}
+			return &corev1.SecretList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}}, nil
 		},
 		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
 			s.mu.Lock()
@@ -98,6 +101,9 @@ func TestObserve(t *testing.T) {
 				text, _, _ = strings.Cut(err.Error(), " yet")
 				if !errors.Is(err, crd.ErrNotServed) {
 					text = "failed"
+				}
+				if apierrors.IsNotFound(err) {
+					t.Errorf("readers would take %v for an absent object", err)
 				}
 			}
 			told = append(told, fmt.Sprint(text, " ", len(i.GetStore().List())))
@@ -156,10 +162,20 @@ func TestObserve(t *testing.T) {
 		time.Sleep(time.Second)
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
-		if len(told) == 0 || told[0] != "failed 0" {
-			t.Errorf("a forbidden list: %q", told)
+		if len(told) != 1 || told[0] != "failed 0" {
+			t.Errorf("a forbidden list: %q, want it once", told)
 		}
 		told = nil
+		s.set("Secret", nil, apierrors.NewNotFound(resource, "")) // discovery is ahead
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if len(told) != 1 || !strings.HasPrefix(told[0], "operator: "+absent) {
+			t.Errorf("a list that is not found: %q, want it once", told)
+		}
+		told = nil
+		s.set("", nil, nil)
+		time.Sleep(30 * time.Second)
+		check("and then it is gone", absent+" in version v1 0")
 		s.set("Secret", nil, nil)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
