@@ -90,11 +90,9 @@ func (r *rented) cleanup(ctx context.Context, b *Box) error {
 	return nil
 }
 
-// TestServerRented runs the life of rented boxes with a fault at each moment: no account is made twice or left,
-// no status is lost, and no item is deleted by mistake. EXPLORE_BUDGET, such as 10m, sets its time.
-func TestServerRented(t *testing.T) {
-	t.Parallel()
-	installBoxes(t, rentedVersion)
+// exploreOptions returns the options of an exploration, whose time EXPLORE_BUDGET sets.
+func exploreOptions(t *testing.T) controllertest.Options {
+	t.Helper()
 	options := controllertest.Options{Config: testserver.Config(t), Sample: 24, Parallel: 8, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true}
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
 		var err error
@@ -103,6 +101,15 @@ func TestServerRented(t *testing.T) {
 		}
 		options.Sample, options.Parallel = 0, 24
 	}
+	return options
+}
+
+// TestServerRented runs the life of rented boxes with a fault at each moment: no account is made twice or left,
+// no status is lost, and no item is deleted by mistake. EXPLORE_BUDGET, such as 10m, sets its time.
+func TestServerRented(t *testing.T) {
+	t.Parallel()
+	installBoxes(t, rentedVersion)
+	options := exploreOptions(t)
 	edit := func(patch string) func(context.Context, *crd.Client[*Box]) error {
 		return func(ctx context.Context, boxes *crd.Client[*Box]) error {
 			_, err := boxes.Patch(ctx, "a", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -228,14 +235,7 @@ func itemsKept(s *controllertest.State) error {
 func TestServerReaders(t *testing.T) {
 	t.Parallel()
 	installBoxes(t, readersVersion)
-	options := controllertest.Options{Config: testserver.Config(t), Sample: 24, Parallel: 8, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true}
-	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
-		var err error
-		if options.Budget, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("EXPLORE_BUDGET: %v", err)
-		}
-		options.Sample, options.Parallel = 0, 24
-	}
+	options := exploreOptions(t)
 	secretStep := func(name string, do func(ctx context.Context, secrets typedcorev1.SecretInterface) error) controllertest.Step {
 		return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
 			client, err := kubernetes.NewForConfig(cfg)
