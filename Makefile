@@ -16,8 +16,8 @@ help: ## list the targets
 	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 .PHONY: demo
-demo: bin/controlplane bin/tenant ## run the tenant controller on a real API server, and print and check each step
-	@go run ./examples/tenant/demo -controlplane bin/controlplane -controller bin/tenant
+demo: bin/controlplane bin/tenant ## run the tenant controller on a real API server, and print and check each step; KEEP=1 keeps it running
+	@go run ./examples/tenant/demo -controlplane bin/controlplane -controller bin/tenant $(if $(KEEP),-keep)
 
 .PHONY: test
 test: compiler bin/controlplane bin/prometheus bin/promtool bin/flakes ## run all tests, also on the real API server

@@ -38,7 +38,19 @@ type Process struct {
 
 // StartProcess starts a program and keeps its output.
 func StartProcess(bin string, args ...string) (*Process, error) {
-	p := &Process{cmd: exec.Command(bin, args...), output: &buffer{}, ended: make(chan struct{})}
+	return start(exec.Command(bin, args...))
+}
+
+// StartApart starts a program that Ctrl-C in the terminal does not reach, and keeps its output. The
+// caller must end it.
+func StartApart(bin string, args ...string) (*Process, error) {
+	cmd := exec.Command(bin, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return start(cmd)
+}
+
+func start(cmd *exec.Cmd) (*Process, error) {
+	p := &Process{cmd: cmd, output: &buffer{}, ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	if err := p.cmd.Start(); err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	applynetworkingv1 "k8s.io/client-go/applyconfigurations/networking/v1"
@@ -163,6 +164,12 @@ func Register(op *operator.Operator, cfg Config) error {
 	c.quotas = operator.Watches(tenants, corev1.Resource("resourcequotas"), inside.Core().V1().ResourceQuotas(), tenantOf[*corev1.ResourceQuota](c))
 	c.bindings = operator.Watches(tenants, rbacv1.Resource("rolebindings"), inside.Rbac().V1().RoleBindings(), tenantOf[*rbacv1.RoleBinding](c))
 	c.policies = operator.Watches(tenants, networkingv1.Resource("networkpolicies"), inside.Networking().V1().NetworkPolicies(), tenantOf[*networkingv1.NetworkPolicy](c))
+	op.Writes(v1alpha1.Resource("tenants"), "patch")
+	op.Writes(v1alpha1.Resource("tenants/status"), "update")
+	op.Writes(corev1.Resource("namespaces"), "get", "create", "patch", "delete")
+	for _, child := range []schema.GroupResource{corev1.Resource("resourcequotas"), rbacv1.Resource("rolebindings"), networkingv1.Resource("networkpolicies")} {
+		op.Writes(child, "create", "patch", "delete")
+	}
 	return c.cleanup().Validate()
 }
 

@@ -37,7 +37,7 @@ func TestLists(t *testing.T) {
 			"/apis/rbac.authorization.k8s.io":    group("rbac.authorization.k8s.io/v1"),
 			"/apis/networking.k8s.io":            group("networking.k8s.io/v1"),
 			"/api/v1":                            resources("v1", "namespaces Namespace", "resourcequotas ResourceQuota"),
-			"/apis/tenancy.example.com/v1alpha1": resources("tenancy.example.com/v1alpha1", "tenants Tenant"),
+			"/apis/tenancy.example.com/v1alpha1": resources("tenancy.example.com/v1alpha1", "tenants Tenant", "tenants/status Tenant"),
 			"/apis/rbac.authorization.k8s.io/v1": resources("rbac.authorization.k8s.io/v1", "rolebindings RoleBinding"),
 			"/apis/networking.k8s.io/v1":         resources("networking.k8s.io/v1", "networkpolicies NetworkPolicy"),
 		}[r.URL.Path]; ok {

@@ -1,9 +1,11 @@
 // Command demo runs the tenant controller on a real API server and prints the
 // events: creation, an edit, the repair of a deleted child, a deletion that waits
-// for a failing service, and a hand-over between two replicas.
+// for a failing service, a hand-over between two replicas, and the death of a replica in the
+// middle of a request to the service.
 //
 // make demo builds the programs and runs it. The demo checks the result of each
-// step, and its exit code is 0 only if all checks pass.
+// step, and its exit code is 0 only if all checks pass. make demo KEEP=1 keeps the API server and
+// the last replica, for kubectl, until Ctrl-C.
 package main
 
 import (
@@ -36,6 +38,7 @@ import (
 func main() {
 	controlplane := flag.String("controlplane", "bin/controlplane", "`path` of the controlplane program")
 	controller := flag.String("controller", "bin/tenant", "`path` of the controller program")
+	keep := flag.Bool("keep", false, "keep everything running after the last step, until SIGINT or SIGTERM")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "demo: unexpected argument %q: use flags only\n", flag.Arg(0))
@@ -43,7 +46,7 @@ func main() {
 	}
 	ctx, cancel := shutdown.Context(context.Background())
 	defer cancel()
-	d := &demo{print: newPrinter(os.Stdout), controller: *controller}
+	d := &demo{print: newPrinter(os.Stdout), controller: *controller, keep: *keep, opening: make(chan struct{}, 1)}
 	if err := d.run(ctx, *controlplane); err != nil {
 		d.print.failed(err)
 		os.Exit(1)
@@ -54,11 +57,13 @@ func main() {
 type demo struct {
 	print      *printer
 	controller string
+	keep       bool
 
 	dir        string
 	kubeconfig string // for the service account of config/rbac.yaml
 	billing    *billing.Server
 	billingURL string
+	opening    chan struct{} // gets a value when a request to open an account arrives
 	*observer.Observer
 	replicas map[string]*lab.Process
 }
@@ -97,7 +102,7 @@ func (d *demo) run(ctx context.Context, controlplane string) (err error) {
 	if d.kubeconfig, err = lab.LimitedKubeconfig(ctx, cfg, observer.SystemNamespace, observer.ServiceAccount, d.dir, nil); err != nil {
 		return err
 	}
-	if d.Observer, err = observer.Start(ctx, cfg, d.print.event); err != nil {
+	if d.Observer, err = observer.Start(context.WithoutCancel(ctx), cfg, d.print.event); err != nil {
 		return err
 	}
 	defer d.Stop()
@@ -112,11 +117,20 @@ func (d *demo) run(ctx context.Context, controlplane string) (err error) {
 		}
 	}()
 	for _, step := range []func(context.Context) error{
-		d.elect, d.create, d.edit, d.repair, d.deleteWhileBillingFails, d.handOver, d.stop,
+		d.elect, d.create, d.edit, d.repair, d.deleteWhileBillingFails, d.handOver, d.kill,
 	} {
 		if err := step(ctx); err != nil {
 			return err
 		}
+	}
+	if d.keep {
+		if err := d.wait(ctx, adminKubeconfig); err != nil {
+			return err
+		}
+		ctx = context.WithoutCancel(ctx) // the signal that ended the wait
+	}
+	if err := d.stop(ctx); err != nil {
+		return err
 	}
 	d.print.summary()
 	return nil
@@ -124,7 +138,7 @@ func (d *demo) run(ctx context.Context, controlplane string) (err error) {
 
 func (d *demo) startServer(ctx context.Context, bin string) (kubeconfig string, stop func() error, err error) {
 	kubeconfig = d.dir + "/admin.kubeconfig"
-	p, err := lab.StartProcess(bin, "-kubeconfig", kubeconfig)
+	p, err := lab.StartApart(bin, "-kubeconfig", kubeconfig)
 	if err != nil {
 		return "", nil, err
 	}
@@ -145,7 +159,16 @@ func (d *demo) startBilling() (stop func(), err error) {
 	}
 	d.billing = new(billing.Server)
 	d.billingURL = "http://" + ln.Addr().String()
-	srv := &http.Server{Handler: d.billing, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			select {
+			case d.opening <- struct{}{}:
+			default:
+			}
+		}
+		d.billing.ServeHTTP(w, r)
+	})
+	srv := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -159,7 +182,7 @@ func (d *demo) startBilling() (stop func(), err error) {
 }
 
 func (d *demo) startReplica(name string) error {
-	p, err := lab.StartProcess(d.controller,
+	p, err := lab.StartApart(d.controller,
 		"-kubeconfig", d.kubeconfig,
 		"-billing-url", d.billingURL,
 		"-leader-elect", "-leader-election-namespace", observer.SystemNamespace,
@@ -391,9 +414,83 @@ func (d *demo) handOver(ctx context.Context) error {
 	return nil
 }
 
+// kill kills the leader while the billing service handles its request. The service opens the
+// account, and nobody has its name.
+func (d *demo) kill(ctx context.Context) error {
+	d.print.step("Start replica C, and kill replica B with SIGKILL in the middle of a request to the billing service")
+	if err := d.startReplica("C"); err != nil {
+		return err
+	}
+	if err := d.billing.SetMode(billing.Slow, time.Second); err != nil {
+		return err
+	}
+	select {
+	case <-d.opening: // of an earlier step
+	default:
+	}
+	old := d.Leader()
+	if _, err := d.Tenants.TenancyV1alpha1().Tenants().Create(ctx, tenant("violet"), metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	select {
+	case <-d.opening:
+	case <-time.After(within):
+		return fmt.Errorf("no request to open the account of tenant violet within %v", within)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	begin := time.Now()
+	d.replicas["B"].Kill()
+	delete(d.replicas, "B")
+	err := d.await(ctx, func() error {
+		if leader := d.Leader(); leader == "" || leader == old {
+			return fmt.Errorf("the Lease is held by %q", leader)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	d.print.check("the Lease of the dead replica expired, and replica C leads %.1fs after the kill", time.Since(begin).Seconds())
+	if err := d.billing.SetMode(billing.OK, 0); err != nil {
+		return err
+	}
+	if err := d.await(ctx, func() error { return errors.Join(d.Ready("violet"), d.provisioned("violet")) }); err != nil {
+		return err
+	}
+	n := 0
+	for _, a := range d.billing.Accounts() {
+		if a.Tenant == "violet" {
+			n++
+		}
+	}
+	if n != 1 {
+		return fmt.Errorf("billing has %d accounts of tenant violet, want 1", n)
+	}
+	d.print.check("tenant violet is Ready, with the one account that replica B had asked for")
+	return nil
+}
+
+// wait prints how to look at what runs, and waits for the signal to go on.
+func (d *demo) wait(ctx context.Context, kubeconfig string) error {
+	d.print.step("Keep the API server and replica C until Ctrl-C")
+	d.print.quote("in another terminal", "export KUBECONFIG="+kubeconfig+`
+kubectl get tenants
+kubectl describe tenant green
+kubectl -n blue delete resourcequota --all   # comes back
+kubectl delete tenant yellow`)
+	p := d.replicas["C"]
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-p.Ended():
+		return fmt.Errorf("replica C has ended with exit code %d", p.ExitCode())
+	}
+}
+
 func (d *demo) stop(ctx context.Context) error {
-	d.print.step("Stop replica B")
-	if err := d.stopReplica("B"); err != nil {
+	d.print.step("Stop replica C")
+	if err := d.stopReplica("C"); err != nil {
 		return err
 	}
 	err := d.await(ctx, func() error {
