@@ -68,8 +68,8 @@ type Options struct {
 	// means no page and no profiles.
 	Debug string
 
-	// Namespace limits the informers that [Kind] and [Children] make to one namespace. "" means all
-	// namespaces. If one of the kinds is cluster-scoped, leave it "".
+	// Namespace limits the informers that [Kind], [Children] and [Reads] make to one namespace. ""
+	// means all namespaces. If one of the kinds is cluster-scoped, Run returns an error.
 	Namespace string
 
 	// GracePeriod bounds the stop of the whole process. Run gives the running calls and

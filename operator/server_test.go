@@ -62,11 +62,16 @@ func TestServerStart(t *testing.T) {
 		{name: "no status", register: func(op *operator.Operator, _ *operator.Controller, _ informers.SharedInformerFactory) {
 			op.Writes(schema.GroupResource{Group: "operator.example.com", Resource: "plains/status"}, "update")
 		}, want: "operator: plains.operator.example.com has no subresource status: use one that it has, or add it to the CustomResourceDefinition, under subresources (after 10s)"},
+		{name: "a cluster-scoped kind in a namespace", register: func(op *operator.Operator, _ *operator.Controller, _ informers.SharedInformerFactory) {
+			operator.Kind(op, corev1.SchemeGroupVersion.WithResource("nodes"), operator.Reconciler[*corev1.Node]{
+				ReadOnly: true, Reconcile: func(context.Context, *corev1.Node) (reconcile.Result, error) { return reconcile.Result{}, nil },
+			})
+		}, want: `operator: controller "nodes": nodes is cluster-scoped, and Options.Namespace is test-`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			namespace := testserver.Namespace(t)
-			op, err := operator.New(testserver.Config(t), operator.Options{Name: "x", LeaseNamespace: namespace, StartTimeout: 10 * time.Second})
+			op, err := operator.New(testserver.Config(t), operator.Options{Name: "x", LeaseNamespace: namespace, Namespace: namespace, StartTimeout: 10 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -78,10 +78,11 @@ type About struct {
 // Info returns it.
 func (a About) Info() About { return a }
 
-// Informer, Lister and GroupVersionKind are for registrations.
+// Informer, Lister, GroupVersionKind and InNamespace are for registrations.
 func (r *Resource[T]) Informer() cache.SharedIndexInformer       { return r.informer }
 func (r *Resource[T]) Lister() struct{}                          { return struct{}{} } // see operator.Reads
 func (r *Resource[T]) GroupVersionKind() schema.GroupVersionKind { return r.Kind }
+func (r *Resource[T]) InNamespace() string                       { return r.Namespace }
 
 // Of returns a resource, a new one for its first registration, with an informer of the namespace, "" for
 // all. Its kind has the name of the Go type.

@@ -8,6 +8,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
+// Needed returns what the informer of a registration needs, whose objects are of type T.
+func Needed[T any](resource schema.GroupResource, informer any, controller string) Resource {
+	r := Resource{GroupResource: resource, Kind: KindOf[T](informer), Controller: controller}
+	if own, ok := informer.(interface{ InNamespace() string }); ok {
+		r.Namespace = own.InNamespace()
+	}
+	return r
+}
+
 // KindOf returns the kind of the objects of type T that come from an informer, or "" for a
 // type of several kinds. It is the name of the type, unless the informer knows it.
 func KindOf[T any](informer any) string {

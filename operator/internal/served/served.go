@@ -29,6 +29,7 @@ const retryPeriod = time.Second
 type Resource struct {
 	schema.GroupResource
 	Kind       string // of the objects that the informer holds; "" fits any
+	Namespace  string // of the informer that the operator makes; "" if it has all
 	Controller string // names the controller with that informer
 }
 
@@ -43,7 +44,7 @@ type Kinds map[schema.GroupResource]Kind
 
 // Wait returns when the API server serves all resources. For a server that cannot be
 // reached and a resource that is not served yet it waits until the timeout. If a resource
-// has objects of another kind, it returns an error at once.
+// has objects of another kind or scope, it returns an error at once.
 func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resources []Resource) (Kinds, error) {
 	client, err := discovery(config)
 	if err != nil {
@@ -191,7 +192,7 @@ func inGroup(ctx context.Context, client rest.Interface, group string, needed []
 }
 
 // compare returns an error as missing if a resource is absent, which can change, and as wrong
-// if it has another kind.
+// if it has another kind or scope.
 func (found Kinds) compare(resources []Resource) (missing, wrong error) {
 	for _, r := range resources {
 		switch served, ok := found[r.GroupResource]; {
@@ -199,6 +200,8 @@ func (found Kinds) compare(resources []Resource) (missing, wrong error) {
 			return found.absent(r.GroupResource), nil
 		case r.Kind != "" && r.Kind != served.Kind:
 			return nil, fmt.Errorf("controller %q: the objects of %s are of kind %s, and its informer holds %s: pass the informer of %[2]s", r.Controller, r.GroupResource, served.Kind, r.Kind)
+		case ok && r.Namespace != "" && !served.Namespaced:
+			return nil, fmt.Errorf("controller %q: %s is cluster-scoped, and Options.Namespace is %s: leave it empty, or call Inform with an informer of %[2]s", r.Controller, r.GroupResource, r.Namespace)
 		}
 	}
 	return nil, nil

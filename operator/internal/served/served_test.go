@@ -119,6 +119,11 @@ func TestWait(t *testing.T) {
 			name: "another kind", needed: []served.Resource{{GroupResource: widgets, Kind: "OldWidget", Controller: "c"}},
 			want: []string{`controller "c": the objects of widgets.g.io are of kind Widget, and its informer holds OldWidget: pass the informer of widgets.g.io`},
 		},
+		{
+			name: "cluster-scoped in a namespace", needed: []served.Resource{{GroupResource: nodes, Kind: "Node", Namespace: "shop", Controller: "c"}},
+			want: []string{`controller "c": nodes is cluster-scoped, and Options.Namespace is shop: leave it empty, or call Inform with an informer of nodes`},
+		},
+		{name: "namespaced in a namespace", needed: []served.Resource{{GroupResource: pods, Kind: "Pod", Namespace: "shop"}}},
 		{name: "stopped", needed: []served.Resource{{GroupResource: gizmos}}, stop: 2500 * time.Millisecond, took: 2500 * time.Millisecond, want: []string{context.Canceled.Error()}},
 		{
 			name: "not reached", fails: map[string]int{"/api/v1": -1}, needed: []served.Resource{{GroupResource: pods}}, took: 10 * time.Second,
