@@ -2,87 +2,113 @@
 // controllers, on client-go alone. Import each package alone, into any informer-driven
 // controller: a package imports this one and its parent; only the assembly and controllertest
 // import others. This package declares the interfaces, errors and results by which packages and
-// users work for each other.
+// users work for each other. An index of questions follows the map.
 //
 // # A page
 //
-//   - [github.com/controllerkit/controllerkit/operator]: a whole process from the packages
-//     below: a line for each resource, election, probes, metrics, ordered stop
+//   - [operator]: a whole process from the packages below: one function from an object to its children
+//     and status; a line for each resource, election, probes, metrics, ordered stop
 //
 // # Run
 //
-//   - [github.com/controllerkit/controllerkit/queue]: the work queue: priorities,
-//     fairness, delays, drain; rate limiters
-//   - [github.com/controllerkit/controllerkit/enqueue]: informer events to keys;
-//     predicates
-//   - [github.com/controllerkit/controllerkit/enqueue/reads]: what a reconcile has read runs it
-//     again, without a mapping function
-//   - [github.com/controllerkit/controllerkit/reconcile]: the loop: a key in, a result or
-//     a classed error out; panics, timeouts, ordered stop
-//   - [github.com/controllerkit/controllerkit/leader]: one leader, by the clock; hand-over
-//     in milliseconds
-//   - [github.com/controllerkit/controllerkit/leader/fence]: the API server rejects the late
-//     writes of an earlier leader
-//   - [github.com/controllerkit/controllerkit/shard]: many active replicas: one owner for
-//     each shard of the objects, hand-over without overlap
-//   - [github.com/controllerkit/controllerkit/shard/filter]: informers that hold the objects of
-//     the owned shards alone
-//   - [github.com/controllerkit/controllerkit/shutdown]: parts that start together and
-//     stop in order; readiness and liveness
+//   - [queue]: the work queue: priorities, fairness, delays, drain; rate limiters
+//   - [enqueue]: informer events to keys; predicates
+//   - [enqueue/reads]: what a reconcile has read runs it again, without a mapping function
+//   - [reconcile]: the loop: a key in, a result or a classed error out; panics, timeouts, ordered stop
+//   - [leader]: one leader, by the clock; hand-over in milliseconds
+//   - [leader/fence]: the API server rejects the late writes of an earlier leader
+//   - [shard]: many active replicas: one owner for each shard of the objects, hand-over without
+//     overlap
+//   - [shard/filter]: informers that hold the objects of the owned shards alone
+//   - [shutdown]: parts that start together and stop in order; readiness and liveness
 //
 // # Read
 //
-//   - [github.com/controllerkit/controllerkit/informer]: informers that start together, or
-//     an error that names the late one and the reason
-//   - [github.com/controllerkit/controllerkit/informer/compact]: informers whose caches take a
-//     fraction of the memory, and whose reads return private copies
-//   - [github.com/controllerkit/controllerkit/informer/ondemand]: informers that are opened, shared
-//     and closed while the program runs
-//   - [github.com/controllerkit/controllerkit/informer/scope]: one informer of namespaces and a selector
-//     that change while the program runs
-//   - [github.com/controllerkit/controllerkit/watcher]: a watch that survives failures
-//     and never fails silently
-//   - [github.com/controllerkit/controllerkit/consistency]: read your own writes; confirm
-//     an object before a destructive act
-//   - [github.com/controllerkit/controllerkit/crd]: client, informer and lister of a custom
-//     resource, without generated code; [github.com/controllerkit/controllerkit/crd/crdtest]
-//     is its fake
+//   - [informer]: informers that start together, or an error that names the late one and the reason
+//   - [informer/compact]: informers whose caches take a fraction of the memory, and whose reads return
+//     private copies
+//   - [informer/ondemand]: informers that are opened, shared and closed while the program runs
+//   - [informer/scope]: one informer of namespaces and a selector that change while the program runs
+//   - [watcher]: a watch that survives failures and never fails silently
+//   - [consistency]: read your own writes; confirm an object before a destructive act
+//   - [crd]: client, informer and lister of a custom resource, without generated code
+//   - [crd/crdtest]: the fake of such a client
 //
 // # Write
 //
-//   - [github.com/controllerkit/controllerkit/finalizer]: stored before work, removed
-//     only after a clean cleanup
-//   - [github.com/controllerkit/controllerkit/status]: conditions; one write or none
-//   - [github.com/controllerkit/controllerkit/status/kstatus]: whether objects of any kinds are
-//     ready, by the rules of kstatus; conditions that it reads right
-//   - [github.com/controllerkit/controllerkit/ssa]: server-side apply that skips no-ops
-//   - [github.com/controllerkit/controllerkit/ssa/applyset]: a set of objects of any kinds:
-//     apply in stages, prune, delete
-//   - [github.com/controllerkit/controllerkit/owner]: controller references; adopt and
-//     release by labels
-//   - [github.com/controllerkit/controllerkit/external]: one external thing for each
-//     object, across crashes
-//   - [github.com/controllerkit/controllerkit/recorder]: Events, deduplicated and bounded
+//   - [finalizer]: stored before work, removed only after a clean cleanup
+//   - [status]: conditions; one write or none
+//   - [status/kstatus]: whether objects of any kinds are ready, by the rules of kstatus; conditions
+//     that it reads right
+//   - [ssa]: server-side apply that skips no-ops
+//   - [ssa/applyset]: a set of objects of any kinds: apply in stages, prune, delete
+//   - [owner]: controller references; adopt and release by labels
+//   - [external]: one external thing for each object, across crashes
+//   - [recorder]: Events, deduplicated and bounded
 //
 // # Observe and test
 //
-//   - [github.com/controllerkit/controllerkit/metrics]: Prometheus collectors for the
-//     packages above
-//   - [github.com/controllerkit/controllerkit/debug]: a page that shows why an object does not
-//     move
-//   - [github.com/controllerkit/controllerkit/serve]: metrics and debug pages only for users
-//     who may read them; TLS
-//   - [github.com/controllerkit/controllerkit/controllertest]: runs a controller under
-//     crashes, lost responses and stale caches, and judges the result
-//   - [github.com/controllerkit/controllerkit/controllertest/fault]: the faults alone
-//   - [github.com/controllerkit/controllerkit/controllertest/cloud]: a fake external
-//     service
-//   - [github.com/controllerkit/controllerkit/controllertest/server]: a real API server for
-//     tests
+//   - [metrics]: Prometheus collectors for the packages above
+//   - [debug]: a page that shows why an object does not move
+//   - [serve]: metrics and debug pages only for users who may read them; TLS
+//   - [controllertest]: runs a controller under crashes, lost responses and stale caches, and judges
+//     the result
+//   - [controllertest/fault]: the faults alone
+//   - [controllertest/cloud]: a fake external service
+//   - [controllertest/server]: a real API server for tests
 //
 // Two packages are modules of their own: github.com/controllerkit/controllerkit/managerkit brings
 // these packages into a manager of controller-runtime, and
 // github.com/controllerkit/controllerkit/tracing makes OpenTelemetry spans of reconciles.
+//
+// # Questions
+//
+// Where is, or how do I:
+//
+//   - alerts, dashboard, runbooks: [docs/alerts.md]
+//   - backoff, retries, rate limits: [queue.Exponential], [queue.TokenBucket], [queue.MaxOf]; for
+//     calls to a service, [docs/recipes/rate-limit.md]
+//   - children: [operator.Children] and [operator.Controller.Apply]; by hand, [ssa.ApplyChanged] and
+//     [owner.SetController]
+//   - clusters, several: [docs/recipes/clusters.md]
+//   - conditions, observedGeneration: [operator.Kind] and [status.Set]; in place of a phase,
+//     [docs/recipes/phase.md]
+//   - configuration that changes: [docs/recipes/settings.md]
+//   - conflicts, RetryOnConflict: return the error; [reconcile.Result] says what follows
+//   - cron, a schedule, run again later: [reconcile.Result.RequeueAfter], [docs/recipes/schedule.md]
+//   - dependencies: wait for another object, or until it is ready: [operator.Reads], [kstatus.Of];
+//     [docs/recipes/wait.md]
+//   - dry run: [applyset.Set.Plan]; for one object, DryRun in the options of client-go
+//   - envtest, an API server in tests: [server.Start]
+//   - errors that need no retry: [reconcile.ErrTerminal]
+//   - Events: [recorder.Recorder]
+//   - fake clients: [crdtest.NewFake]; [docs/testing.md]
+//   - finalizers: [operator.Reconciler.Cleanup]; by hand, [finalizer.Ensure], [finalizer.Plan]
+//   - kinds that are known at run time: [ondemand.Informers]; an optional kind,
+//     [operator.Reading.Optional]
+//   - leader election: [operator.Options.LeaseNamespace], [leader.Elector]; what runs beside it,
+//     [docs/recipes/singletons.md]
+//   - logging: [docs/logging.md]
+//   - memory of caches: [compact.New], [informer.Trim], [docs/memory.md]
+//   - metrics endpoint: [operator.Options.Listen]; for authorized users alone, [serve.Guard],
+//     [docs/serving.md]
+//   - migration of stored objects: [docs/recipes/migration.md]
+//   - namespaces, many or changing: [scope.Informer], [docs/namespaces.md]
+//   - owner references: [owner.SetController]
+//   - periodic reconciles, resync: [reconcile.Every]
+//   - pprof: [operator.Options.Debug], [debug.Profiles]
+//   - predicates, filters of events: [enqueue.Filter], [enqueue.GenerationChanged]
+//   - priorities of keys: [queue.Queue.AddWith]
+//   - probes: readiness and liveness: [operator.Options.Listen]; by hand, [shutdown.Group.Ready]
+//   - RBAC, generated: [operator.Operator.Rules]
+//   - Secrets and other objects that a reconcile reads: [operator.Reads]
+//   - signals, graceful shutdown: [shutdown.Context], [shutdown.Group]
+//   - stale caches, read your own writes: [consistency.Store]
+//   - stuck objects: [debug.Page], [docs/recipes/stuck.md]
+//   - tests under faults: [controllertest.Run]
+//   - tracing: [docs/tracing.md]
+//   - webhooks: [docs/recipes/webhooks.md]
+//   - workers: [operator.Controller.Loop], [reconcile.Controller.Workers]
 //
 // # Guarantees
 //
@@ -108,6 +134,102 @@
 // *consistency.Store is a Gate of reconcile, and *metrics.Metrics implements the Metrics
 // interface of every package, where nil disables metrics.
 //
-// examples/tenant is a complete controller. The nested module controlplane is a real API
+// The folder examples has complete controllers. The nested module controlplane is a real API
 // server for tests.
+//
+// [applyset.Set.Plan]: https://pkg.go.dev/github.com/controllerkit/controllerkit/ssa/applyset#Set.Plan
+// [compact.New]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer/compact#New
+// [consistency]: https://pkg.go.dev/github.com/controllerkit/controllerkit/consistency
+// [consistency.Store]: https://pkg.go.dev/github.com/controllerkit/controllerkit/consistency#Store
+// [controllertest]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest
+// [controllertest.Run]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest#Run
+// [controllertest/cloud]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/cloud
+// [controllertest/fault]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/fault
+// [controllertest/server]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/server
+// [crd]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd
+// [crd/crdtest]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/crdtest
+// [crdtest.NewFake]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/crdtest#NewFake
+// [debug]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug
+// [debug.Page]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug#Page
+// [debug.Profiles]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug#Profiles
+// [docs/alerts.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/alerts.md
+// [docs/logging.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/logging.md
+// [docs/memory.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/memory.md
+// [docs/namespaces.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/namespaces.md
+// [docs/recipes/clusters.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/clusters.md
+// [docs/recipes/migration.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/migration.md
+// [docs/recipes/phase.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/phase.md
+// [docs/recipes/rate-limit.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/rate-limit.md
+// [docs/recipes/schedule.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/schedule.md
+// [docs/recipes/settings.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/settings.md
+// [docs/recipes/singletons.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/singletons.md
+// [docs/recipes/stuck.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/stuck.md
+// [docs/recipes/wait.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/wait.md
+// [docs/recipes/webhooks.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/webhooks.md
+// [docs/serving.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/serving.md
+// [docs/testing.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/testing.md
+// [docs/tracing.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/tracing.md
+// [enqueue]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue
+// [enqueue.Filter]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#Filter
+// [enqueue.GenerationChanged]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#GenerationChanged
+// [enqueue/reads]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue/reads
+// [external]: https://pkg.go.dev/github.com/controllerkit/controllerkit/external
+// [finalizer]: https://pkg.go.dev/github.com/controllerkit/controllerkit/finalizer
+// [finalizer.Ensure]: https://pkg.go.dev/github.com/controllerkit/controllerkit/finalizer#Ensure
+// [finalizer.Plan]: https://pkg.go.dev/github.com/controllerkit/controllerkit/finalizer#Plan
+// [informer]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer
+// [informer.Trim]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer#Trim
+// [informer/compact]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer/compact
+// [informer/ondemand]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer/ondemand
+// [informer/scope]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer/scope
+// [kstatus.Of]: https://pkg.go.dev/github.com/controllerkit/controllerkit/status/kstatus#Of
+// [leader]: https://pkg.go.dev/github.com/controllerkit/controllerkit/leader
+// [leader.Elector]: https://pkg.go.dev/github.com/controllerkit/controllerkit/leader#Elector
+// [leader/fence]: https://pkg.go.dev/github.com/controllerkit/controllerkit/leader/fence
+// [metrics]: https://pkg.go.dev/github.com/controllerkit/controllerkit/metrics
+// [ondemand.Informers]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer/ondemand#Informers
+// [operator]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator
+// [operator.Children]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Children
+// [operator.Controller.Apply]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Controller.Apply
+// [operator.Controller.Loop]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Controller.Loop
+// [operator.Kind]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Kind
+// [operator.Operator.Rules]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Operator.Rules
+// [operator.Options.Debug]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Options.Debug
+// [operator.Options.LeaseNamespace]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Options.LeaseNamespace
+// [operator.Options.Listen]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Options.Listen
+// [operator.Reading.Optional]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Reading.Optional
+// [operator.Reads]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Reads
+// [operator.Reconciler.Cleanup]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Reconciler.Cleanup
+// [owner]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner
+// [owner.SetController]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner#SetController
+// [queue]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue
+// [queue.Exponential]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#Exponential
+// [queue.MaxOf]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#MaxOf
+// [queue.Queue.AddWith]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#Queue.AddWith
+// [queue.TokenBucket]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#TokenBucket
+// [reconcile]: https://pkg.go.dev/github.com/controllerkit/controllerkit/reconcile
+// [reconcile.Controller.Workers]: https://pkg.go.dev/github.com/controllerkit/controllerkit/reconcile#Controller.Workers
+// [reconcile.ErrTerminal]: https://pkg.go.dev/github.com/controllerkit/controllerkit/reconcile#ErrTerminal
+// [reconcile.Every]: https://pkg.go.dev/github.com/controllerkit/controllerkit/reconcile#Every
+// [reconcile.Result]: https://pkg.go.dev/github.com/controllerkit/controllerkit/reconcile#Result
+// [reconcile.Result.RequeueAfter]: https://pkg.go.dev/github.com/controllerkit/controllerkit/reconcile#Result.RequeueAfter
+// [recorder]: https://pkg.go.dev/github.com/controllerkit/controllerkit/recorder
+// [recorder.Recorder]: https://pkg.go.dev/github.com/controllerkit/controllerkit/recorder#Recorder
+// [scope.Informer]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer/scope#Informer
+// [serve]: https://pkg.go.dev/github.com/controllerkit/controllerkit/serve
+// [serve.Guard]: https://pkg.go.dev/github.com/controllerkit/controllerkit/serve#Guard
+// [server.Start]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/server#Start
+// [shard]: https://pkg.go.dev/github.com/controllerkit/controllerkit/shard
+// [shard/filter]: https://pkg.go.dev/github.com/controllerkit/controllerkit/shard/filter
+// [shutdown]: https://pkg.go.dev/github.com/controllerkit/controllerkit/shutdown
+// [shutdown.Context]: https://pkg.go.dev/github.com/controllerkit/controllerkit/shutdown#Context
+// [shutdown.Group]: https://pkg.go.dev/github.com/controllerkit/controllerkit/shutdown#Group
+// [shutdown.Group.Ready]: https://pkg.go.dev/github.com/controllerkit/controllerkit/shutdown#Group.Ready
+// [ssa]: https://pkg.go.dev/github.com/controllerkit/controllerkit/ssa
+// [ssa.ApplyChanged]: https://pkg.go.dev/github.com/controllerkit/controllerkit/ssa#ApplyChanged
+// [ssa/applyset]: https://pkg.go.dev/github.com/controllerkit/controllerkit/ssa/applyset
+// [status]: https://pkg.go.dev/github.com/controllerkit/controllerkit/status
+// [status.Set]: https://pkg.go.dev/github.com/controllerkit/controllerkit/status#Set
+// [status/kstatus]: https://pkg.go.dev/github.com/controllerkit/controllerkit/status/kstatus
+// [watcher]: https://pkg.go.dev/github.com/controllerkit/controllerkit/watcher
 package controllerkit

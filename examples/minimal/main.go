@@ -4,18 +4,13 @@ package main
 import (
 	"context"
 	"log"
-	"os"
 
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/shutdown"
-	"github.com/controllerkit/controllerkit/ssa"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -25,36 +20,25 @@ func main() {
 			log.Fatal(err)
 		}
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	ctx, cancel := shutdown.Context(context.Background())
+	defer cancel()
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil).ClientConfig()
 	check(err)
 	op, err := operator.New(config, operator.Options{Name: "minimal"})
 	check(err)
-	kube := kubernetes.NewForConfigOrDie(op.Config)
-	core := informers.NewSharedInformerFactory(kube, 0).Core().V1()
-	namespaces, maps := core.Namespaces().Lister(), core.ConfigMaps().Lister()
-	c := op.Controller("copies", func(ctx context.Context, key types.NamespacedName) (result reconcile.Result, err error) {
-		ns, _ := namespaces.Get(key.Name) // the only error of a cache is NotFound, with nil
-		if ns == nil || ns.DeletionTimestamp != nil {
-			return result, nil
+	var c *operator.Controller
+	var maps *operator.Reader[*corev1.ConfigMap]
+	copySource := func(ctx context.Context, ns *corev1.Namespace) (reconcile.Result, error) {
+		source, err := maps.Get(ctx, "default", ns.Labels["copy-from"])
+		if apierrors.IsNotFound(err) {
+			return reconcile.Result{}, nil // what a call has read runs it again
 		}
-		source, _ := maps.ConfigMaps("default").Get(ns.Labels["copy-from"])
-		if source == nil {
-			return result, nil // nothing to copy yet
+		if err == nil {
+			_, err = c.Apply(ctx, applycorev1.ConfigMap(source.Name, ns.Name).WithData(source.Data))
 		}
-		live, _ := maps.ConfigMaps(ns.Name).Get(source.Name)
-		_, _, err = ssa.ApplyChanged(ctx, "minimal", kube.CoreV1().ConfigMaps(ns.Name).Apply,
-			applycorev1.ConfigMap(source.Name, ns.Name).WithData(source.Data), live, applycorev1.ExtractConfigMap)
-		return result, err
-	})
-	operator.For(c, corev1.Resource("namespaces"), core.Namespaces())
-	operator.Watches(c, corev1.Resource("configmaps"), core.ConfigMaps(), func(m *corev1.ConfigMap) (keys []types.NamespacedName) {
-		all, _ := namespaces.List(labels.SelectorFromSet(labels.Set{"copy-from": m.Name}))
-		for _, ns := range all {
-			keys = append(keys, types.NamespacedName{Name: ns.Name})
-		}
-		return keys
-	})
-	ctx, cancel := shutdown.Context(context.Background())
-	defer cancel()
+		return reconcile.Result{}, err
+	}
+	c = operator.Kind(op, corev1.SchemeGroupVersion.WithResource("namespaces"), operator.Reconciler[*corev1.Namespace]{Reconcile: copySource, ReadOnly: true})
+	maps = operator.Children(c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
 	check(op.Run(ctx))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 func TestMain(m *testing.M) { testserver.Main(m) }
 
 // TestServerMinimal runs the program: it makes a copy, follows the source, repairs the
-// copy, and stops with exit code 0.
+// copy, and stops with exit code 0, without an error in its log.
 func TestServerMinimal(t *testing.T) {
 	cfg := testserver.Config(t)
 	kube := kubernetes.NewForConfigOrDie(cfg)
@@ -97,5 +98,10 @@ func TestServerMinimal(t *testing.T) {
 	has("2")
 	if err := p.Stop(); err != nil {
 		t.Error(err)
+	}
+	for line := range strings.Lines(p.Output()) {
+		if line[0] == 'E' || strings.Contains(line, "not declared") {
+			t.Errorf("a line of the log: %s", line)
+		}
 	}
 }

@@ -94,8 +94,8 @@ func TestLibraryIsWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range library() {
-		if !strings.Contains(string(src), "["+module+"/"+name+"]") {
-			t.Errorf("doc.go, the map of the packages, does not link [%s/%s]", module, name)
+		if link := "\n// [" + name + "]: https://pkg.go.dev/" + module + "/" + name + "\n"; !strings.Contains(string(src), link) {
+			t.Errorf("doc.go, the map of the packages, does not have the link %q", link)
 		}
 	}
 }
