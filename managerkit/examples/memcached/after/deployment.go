@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/controllerkit/controllerkit/managerkit/examples/memcached/api/v1"
+	"github.com/controllerkit/controllerkit/owner"
 	"github.com/controllerkit/controllerkit/ssa"
 )
 
@@ -23,10 +24,13 @@ func (r *Reconciler) deploy(ctx context.Context, m *v1.Memcached) (*appsv1.Deplo
 	} else if err != nil {
 		return nil, false, err
 	}
+	ref, err := owner.Controller(m, v1.GroupVersion.WithKind("Memcached"))
+	if err != nil {
+		return nil, false, err
+	}
 	labels := map[string]string{"cache.example.com/name": m.Name}
 	config := applyappsv1.Deployment(m.Name, m.Namespace).
-		WithOwnerReferences(applymetav1.OwnerReference().WithAPIVersion(v1.GroupVersion.String()).WithKind("Memcached").
-			WithName(m.Name).WithUID(m.UID).WithController(true).WithBlockOwnerDeletion(true)).
+		WithOwnerReferences(ref).
 		WithSpec(applyappsv1.DeploymentSpec().
 			WithReplicas(m.Spec.Size).
 			WithSelector(applymetav1.LabelSelector().WithMatchLabels(labels)).
