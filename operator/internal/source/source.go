@@ -61,9 +61,28 @@ func (s *Source) AddEventHandler(handler cache.ResourceEventHandler) (cache.Reso
 	if err != nil {
 		return nil, fmt.Errorf("add a handler to the informer of %s: %w", s.GroupResource, err)
 	}
+	registration = named{registration, s.String()}
 	s.Handlers = append(s.Handlers, registration)
 	return registration, nil
 }
+
+// named is a registration that a log line names by the resource. client-go names it by Go types, which
+// are those of this library for every resource.
+type named struct {
+	cache.ResourceEventHandlerRegistration
+	resource string
+}
+
+func (n named) HasSyncedChecker() cache.DoneChecker {
+	return checker{n.ResourceEventHandlerRegistration.HasSyncedChecker(), n.resource}
+}
+
+type checker struct {
+	cache.DoneChecker
+	resource string
+}
+
+func (c checker) Name() string { return "the handlers of " + c.resource }
 
 // holdAlone adds Held as a handler of its own.
 func (s *Source) holdAlone() error {
@@ -72,7 +91,7 @@ func (s *Source) holdAlone() error {
 	if err != nil {
 		return fmt.Errorf("add a handler to the informer of %s: %w", s.GroupResource, err)
 	}
-	s.Handlers = append(s.Handlers, registration)
+	s.Handlers = append(s.Handlers, named{registration, s.String()})
 	return nil
 }
 
