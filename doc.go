@@ -65,6 +65,7 @@
 //
 // Where is, or how do I:
 //
+//   - adoption, release of objects: [owner.Claim]
 //   - alerts, dashboard, runbooks: [docs/alerts.md]
 //   - backoff, retries, rate limits: [queue.Exponential], [queue.TokenBucket], [queue.MaxOf]; for
 //     calls to a service, [docs/recipes/rate-limit.md]
@@ -76,18 +77,22 @@
 //   - configuration that changes: [docs/recipes/settings.md]
 //   - conflicts, RetryOnConflict: return the error; [reconcile.Result] says what follows
 //   - cron, a schedule, run again later: [reconcile.Result.RequeueAfter], [docs/recipes/schedule.md]
+//   - deletions, DeletedFinalStateUnknown: [enqueue.Handler], [enqueue: a tombstone]
 //   - dependencies: wait for another object, or until it is ready: [operator.Reads], [kstatus.Of];
 //     [docs/recipes/wait.md]
 //   - dry run: [applyset.Set.Plan]; for one object, DryRun in the options of client-go
 //   - envtest, an API server in tests: [server.Start]
 //   - errors that need no retry: [reconcile.ErrTerminal]
 //   - Events: [recorder.Recorder]
+//   - events of one object for many keys: [operator.Reads]; by hand, [operator.Watches],
+//     [enqueue: many keys]
+//   - exactly once in another service: [external.Once]
 //   - fake clients: [crdtest.NewFake]; [docs/testing.md]
 //   - finalizers: [operator.Reconciler.Cleanup]; by hand, [finalizer.Ensure], [finalizer.Plan]
 //   - kinds that are known at run time: [ondemand.Informers]; an optional kind,
 //     [operator.Reading.Optional]
 //   - leader election: [operator.Options.LeaseNamespace], [leader.Elector]; what runs beside it,
-//     [docs/recipes/singletons.md]
+//     [docs/recipes/singleton.md]
 //   - logging: [docs/logging.md]
 //   - memory of caches: [compact.New], [informer.Trim], [docs/memory.md]
 //   - metrics endpoint: [operator.Options.Listen]; for authorized users alone, [serve.Guard],
@@ -101,13 +106,18 @@
 //   - priorities of keys: [queue.Queue.AddWith]
 //   - probes: readiness and liveness: [operator.Options.Listen]; by hand, [shutdown.Group.Ready]
 //   - RBAC, generated: [operator.Operator.Rules]
+//   - replicas that all work: [shard.Group], [docs/sharding.md]
 //   - Secrets and other objects that a reconcile reads: [operator.Reads]
 //   - signals, graceful shutdown: [shutdown.Context], [shutdown.Group]
+//   - speed, 100,000 objects: [docs/performance.md]
 //   - stale caches, read your own writes: [consistency.Store]
-//   - stuck objects: [debug.Page], [docs/recipes/stuck.md]
+//   - standby that is warm: [leader: a warm standby]
+//   - stuck objects: [debug.Page], [docs/recipes/stuck-object.md]
 //   - tests under faults: [controllertest.Run]
 //   - tracing: [docs/tracing.md]
+//   - watches, RetryWatcher: [watcher.RetryWatcher]
 //   - webhooks: [docs/recipes/webhooks.md]
+//   - without the assembly: [operator: the pieces], [docs/by-hand.md]
 //   - workers: [operator.Controller.Loop], [reconcile.Controller.Workers]
 //
 // # Guarantees
@@ -153,27 +163,34 @@
 // [debug.Page]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug#Page
 // [debug.Profiles]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug#Profiles
 // [docs/alerts.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/alerts.md
+// [docs/by-hand.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/by-hand.md
 // [docs/logging.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/logging.md
 // [docs/memory.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/memory.md
 // [docs/namespaces.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/namespaces.md
+// [docs/performance.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/performance.md
 // [docs/recipes/clusters.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/clusters.md
 // [docs/recipes/migration.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/migration.md
 // [docs/recipes/phase.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/phase.md
 // [docs/recipes/rate-limit.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/rate-limit.md
 // [docs/recipes/schedule.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/schedule.md
 // [docs/recipes/settings.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/settings.md
-// [docs/recipes/singletons.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/singletons.md
-// [docs/recipes/stuck.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/stuck.md
+// [docs/recipes/singleton.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/singleton.md
+// [docs/recipes/stuck-object.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/stuck-object.md
 // [docs/recipes/wait.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/wait.md
 // [docs/recipes/webhooks.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/webhooks.md
 // [docs/serving.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/serving.md
+// [docs/sharding.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/sharding.md
 // [docs/testing.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/testing.md
 // [docs/tracing.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/tracing.md
 // [enqueue]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue
 // [enqueue.Filter]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#Filter
 // [enqueue.GenerationChanged]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#GenerationChanged
+// [enqueue.Handler]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#Handler
 // [enqueue/reads]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue/reads
+// [enqueue: a tombstone]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#example-Handler-Tombstone
+// [enqueue: many keys]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#example-Handler-ManyKeys
 // [external]: https://pkg.go.dev/github.com/controllerkit/controllerkit/external
+// [external.Once]: https://pkg.go.dev/github.com/controllerkit/controllerkit/external#Once
 // [finalizer]: https://pkg.go.dev/github.com/controllerkit/controllerkit/finalizer
 // [finalizer.Ensure]: https://pkg.go.dev/github.com/controllerkit/controllerkit/finalizer#Ensure
 // [finalizer.Plan]: https://pkg.go.dev/github.com/controllerkit/controllerkit/finalizer#Plan
@@ -186,6 +203,7 @@
 // [leader]: https://pkg.go.dev/github.com/controllerkit/controllerkit/leader
 // [leader.Elector]: https://pkg.go.dev/github.com/controllerkit/controllerkit/leader#Elector
 // [leader/fence]: https://pkg.go.dev/github.com/controllerkit/controllerkit/leader/fence
+// [leader: a warm standby]: https://pkg.go.dev/github.com/controllerkit/controllerkit/leader#example-Elector.Run-WarmStandby
 // [metrics]: https://pkg.go.dev/github.com/controllerkit/controllerkit/metrics
 // [ondemand.Informers]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer/ondemand#Informers
 // [operator]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator
@@ -200,7 +218,10 @@
 // [operator.Reading.Optional]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Reading.Optional
 // [operator.Reads]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Reads
 // [operator.Reconciler.Cleanup]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Reconciler.Cleanup
+// [operator.Watches]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Watches
+// [operator: the pieces]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#example-package-Pieces
 // [owner]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner
+// [owner.Claim]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner#Claim
 // [owner.SetController]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner#SetController
 // [queue]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue
 // [queue.Exponential]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#Exponential
@@ -220,6 +241,7 @@
 // [serve.Guard]: https://pkg.go.dev/github.com/controllerkit/controllerkit/serve#Guard
 // [server.Start]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/server#Start
 // [shard]: https://pkg.go.dev/github.com/controllerkit/controllerkit/shard
+// [shard.Group]: https://pkg.go.dev/github.com/controllerkit/controllerkit/shard#Group
 // [shard/filter]: https://pkg.go.dev/github.com/controllerkit/controllerkit/shard/filter
 // [shutdown]: https://pkg.go.dev/github.com/controllerkit/controllerkit/shutdown
 // [shutdown.Context]: https://pkg.go.dev/github.com/controllerkit/controllerkit/shutdown#Context
@@ -232,4 +254,5 @@
 // [status.Set]: https://pkg.go.dev/github.com/controllerkit/controllerkit/status#Set
 // [status/kstatus]: https://pkg.go.dev/github.com/controllerkit/controllerkit/status/kstatus
 // [watcher]: https://pkg.go.dev/github.com/controllerkit/controllerkit/watcher
+// [watcher.RetryWatcher]: https://pkg.go.dev/github.com/controllerkit/controllerkit/watcher#RetryWatcher
 package controllerkit
