@@ -6,8 +6,8 @@ package examples
 
 import "embed"
 
-// Website has the files of the website example, without its integration tests, in the folder
-// website. The command newoperator makes a repository of them.
+// Website has the files of the website example in the folder website, without its integration
+// tests. The command newoperator makes a repository of them.
 //
-//go:embed website/Dockerfile website/README.md website/main.go website/api website/config website/controller website/dns
+//go:embed website/main.go website/api website/config website/controller website/dns
 var Website embed.FS

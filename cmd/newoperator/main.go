@@ -125,7 +125,7 @@ func run(ctx context.Context, args []string, version string, stdout, stderr io.W
 	if err := initGit(ctx, folder, stdout, stderr); err != nil {
 		return fmt.Errorf("%w\n%s is complete, but has no git repository: run git init in it", err, folder)
 	}
-	fmt.Fprintf(stdout, "%s has the operator of the kind %s. Next: cd %q && go test ./...\n", folder, n.kind, folder)
+	fmt.Fprintf(stdout, "%s has the operator of the kind %s. Next: cd %q && go test -timeout 30m ./...\n", folder, n.kind, folder)
 	if *checkout == "" {
 		fmt.Fprintln(stdout, "The first run of the tests compiles their API server, which takes minutes.")
 	} else {
