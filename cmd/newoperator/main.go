@@ -70,8 +70,8 @@ func run(ctx context.Context, args []string, version string, stdout, stderr io.W
 	checkout := flags.String("library", "", "")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(stdout, usage)
-		return nil
+		_, err := io.WriteString(stdout, usage)
+		return err
 	case err != nil:
 		return fmt.Errorf("%w: newoperator -help lists the flags", err)
 	case flags.NArg() != 4:
@@ -172,7 +172,7 @@ func write(folder string, files map[string]string) error {
 
 // initGit makes the folder a git repository, if there is git and the folder is not in one.
 func initGit(ctx context.Context, folder string, stdout, stderr io.Writer) error {
-	if _, err := exec.LookPath("git"); err != nil {
+	if git, _ := exec.LookPath("git"); git == "" {
 		fmt.Fprintf(stdout, "git is not installed, so %s is not a git repository.\n", folder)
 		return nil
 	}
