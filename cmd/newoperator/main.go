@@ -61,77 +61,100 @@ func release(info *debug.BuildInfo) string {
 	return info.Main.Version
 }
 
-// run writes the repository. The repository requires version, unless args have -library.
-func run(ctx context.Context, args []string, version string, stdout, stderr io.Writer) error {
+// A request has the checked arguments.
+type request struct {
+	folder   string
+	names    names
+	version  string // of the library
+	checkout string // the folder of the library, or "" to download it
+}
+
+// parse returns the request of args, or flag.ErrHelp. version is that of a release, or "".
+func parse(args []string, version string) (r request, err error) {
 	flags := flag.NewFlagSet("newoperator", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error has it
-	var n names
-	flags.StringVar(&n.plural, "plural", "", "")
-	checkout := flags.String("library", "", "")
+	flags.StringVar(&r.names.plural, "plural", "", "")
+	flags.StringVar(&r.checkout, "library", "", "")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
+		return r, err
+	case err != nil:
+		return r, fmt.Errorf("%w: newoperator -help lists the flags", err)
+	case flags.NArg() != 4:
+		return r, fmt.Errorf("%d arguments, and 4 are required, after the flags\n%s", flags.NArg(), usage)
+	}
+	if r.folder, err = checkFolder(flags.Arg(0)); err != nil {
+		return r, err
+	}
+	r.names.module, r.names.kind, r.names.group = flags.Arg(1), flags.Arg(2), flags.Arg(3)
+	if r.names, err = r.names.check(); err != nil {
+		return r, err
+	}
+	switch r.version = version; {
+	case r.checkout != "":
+		r.version = "v0.0.0"
+		r.checkout, err = checkLibrary(r.checkout)
+	case version == "":
+		err = fmt.Errorf("this build of the command is not a release: use go run %s/cmd/newoperator@latest, or -library with the folder of a checkout", library)
+	}
+	return r, err
+}
+
+// run writes the repository. It requires version, the release of this program, unless args have -library.
+func run(ctx context.Context, args []string, version string, stdout, stderr io.Writer) error {
+	r, err := parse(args, version)
+	if errors.Is(err, flag.ErrHelp) {
 		_, err := io.WriteString(stdout, usage)
 		return err
-	case err != nil:
-		return fmt.Errorf("%w: newoperator -help lists the flags", err)
-	case flags.NArg() != 4:
-		return fmt.Errorf("%d arguments, and 4 are required, after the flags\n%s", flags.NArg(), usage)
 	}
-	folder := flags.Arg(0)
-	n.module, n.kind, n.group = flags.Arg(1), flags.Arg(2), flags.Arg(3)
-	if err := checkFolder(folder); err != nil {
-		return err
-	}
-	n, err := n.check()
 	if err != nil {
 		return err
-	}
-	if *checkout != "" {
-		if *checkout, err = checkLibrary(*checkout); err != nil {
-			return err
-		}
-		version = "v0.0.0"
-	} else if version == "" {
-		return fmt.Errorf("this build of the command is not a release: use go run %s/cmd/newoperator@latest, or -library with the folder of a checkout", library)
 	}
 	if _, err := exec.LookPath("go"); err != nil {
 		return fmt.Errorf("the go command is not found: add the folder bin of the Go installation to PATH: %w", err)
 	}
-	files, err := render(n)
+	files, err := render(r.names)
 	if err != nil {
 		return err
 	}
-	files["go.mod"] = fmt.Sprintf("module %s\n\ngo %s\n\nrequire %s %s\n", n.module, goVersion, library, version)
-	if *checkout != "" {
-		sums, err := os.ReadFile(filepath.Join(*checkout, "go.sum"))
+	files["go.mod"] = fmt.Sprintf("module %s\n\ngo %s\n\nrequire %s %s\n", r.names.module, goVersion, library, r.version)
+	if r.checkout != "" { // its sums are enough without a network
+		sums, err := os.ReadFile(filepath.Join(r.checkout, "go.sum"))
 		if err != nil {
 			return fmt.Errorf("-library: %w", err)
 		}
 		files["go.sum"] = string(sums)
 	}
-
-	if err := write(folder, files); err != nil {
+	if err := write(r.folder, files); err != nil {
 		return err
 	}
-	if *checkout != "" {
-		if err := command(ctx, folder, stderr, "go", "mod", "edit", "-replace="+library+"="+*checkout); err != nil {
-			return fmt.Errorf("%w\n%s has all files, but its go.mod does not use the folder of -library: remove %s, and use a folder whose path has no @", err, folder, folder)
-		}
+	if err := r.require(ctx, stderr); err != nil {
+		return err
 	}
-	if err := command(ctx, folder, stderr, "go", "mod", "tidy"); err != nil {
-		return fmt.Errorf("%w\n%s has all files, but its go.mod is not complete. go mod tidy downloads modules: check the network and the variable GOPROXY, which is %s. Then run go mod tidy in %s",
-			err, folder, goEnv(ctx, "GOPROXY"), folder)
+	if err := initGit(ctx, r.folder, stdout, stderr); err != nil {
+		return fmt.Errorf("%w\n%s is complete, but is not a git repository: run git init in it", err, r.folder)
 	}
-	if err := initGit(ctx, folder, stdout, stderr); err != nil {
-		return fmt.Errorf("%w\n%s is complete, but has no git repository: run git init in it", err, folder)
-	}
-	fmt.Fprintf(stdout, "%s has the operator of the kind %s. Next: cd %q && go test -timeout 30m ./...\n", folder, n.kind, folder)
-	if *checkout == "" {
+	fmt.Fprintf(stdout, "%s has the operator of the kind %s. Next: cd %q && go test -timeout 30m ./...\n", r.folder, r.names.kind, r.folder)
+	if r.checkout == "" {
 		fmt.Fprintln(stdout, "The first run of the tests compiles their API server, which takes minutes.")
 	} else {
-		fmt.Fprintf(stdout, "The tests need their API server: run make bin/controlplane in %s, and set CONTROLPLANE=%s.\n", *checkout, filepath.Join(*checkout, "bin", "controlplane"))
+		fmt.Fprintf(stdout, "The tests need their API server: run make bin/controlplane in %s, and set CONTROLPLANE=%s.\n", r.checkout, filepath.Join(r.checkout, "bin", "controlplane"))
 	}
 	fmt.Fprintln(stdout, "Then change api/v1/types.go and controller/controller.go: AGENTS.md has the rules.")
+	return nil
+}
+
+// require completes the go.mod of the folder.
+func (r request) require(ctx context.Context, stderr io.Writer) error {
+	if r.checkout != "" {
+		if err := command(ctx, r.folder, stderr, "go", "mod", "edit", "-replace="+library+"="+r.checkout); err != nil {
+			return fmt.Errorf("%w\n%s has all files, but its go.mod does not use the folder of -library: add a replace to it, and run go mod tidy", err, r.folder)
+		}
+	}
+	if err := command(ctx, r.folder, stderr, "go", "mod", "tidy"); err != nil {
+		return fmt.Errorf("%w\n%s has all files, but its go.mod is not complete. go mod tidy downloads modules: check the network and the variable GOPROXY, which is %s. Then run go mod tidy in %s",
+			err, r.folder, goEnv(context.WithoutCancel(ctx), "GOPROXY"), r.folder)
+	}
 	return nil
 }
 

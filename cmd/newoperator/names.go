@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -79,15 +80,16 @@ func plural(noun string) string {
 	return noun + "s"
 }
 
-// checkFolder returns an error if the folder cannot be a new one. Only the file system knows about the others.
-func checkFolder(folder string) error {
+// checkFolder returns the folder in a clean form, or an error if it cannot be a new one. Whether it can be made
+// is known later.
+func checkFolder(folder string) (string, error) {
 	switch _, err := os.Lstat(folder); {
 	case folder == "":
-		return errors.New("FOLDER is empty: use the path of a new folder")
+		return "", errors.New("FOLDER is empty: use the path of a new folder")
 	case strings.ContainsFunc(folder, unicode.IsControl):
-		return fmt.Errorf("FOLDER %q has a control character: use another name", folder)
+		return "", fmt.Errorf("FOLDER %q has a control character: use another name", folder)
 	case err == nil:
-		return fmt.Errorf("FOLDER %q exists: use a new folder", folder)
+		return "", fmt.Errorf("FOLDER %q exists: use a new folder", folder)
 	}
-	return nil
+	return filepath.Clean(folder), nil
 }

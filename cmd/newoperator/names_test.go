@@ -97,6 +97,28 @@ func TestArguments(t *testing.T) {
 	}
 }
 
+// TestFolder: a path that leads up, or ends with a separator, is that of a new folder.
+func TestFolder(t *testing.T) {
+	t.Setenv("GOPROXY", "off") // so that run ends after the files
+	t.Setenv("GOFLAGS", "-mod=mod")
+	parent := t.TempDir()
+	for _, folder := range []string{"../up", "slash" + string(filepath.Separator), "a/../b", "deep/er/shop", "with space", "é"} {
+		work := filepath.Join(parent, "work")
+		if err := os.MkdirAll(work, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		t.Chdir(work)
+		var out strings.Builder
+		err := run(t.Context(), []string{folder, "example.com/shop", "Shop", "shop.example.com"}, "v0.0.987654", &out, &out)
+		if err == nil || !strings.Contains(err.Error(), filepath.Clean(folder)+" has all files, but its go.mod is not complete") {
+			t.Errorf("run() with the folder %q = %v", folder, err)
+		}
+		if _, err := os.Stat(filepath.Join(work, folder, "controller", "controller.go")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestHelp(t *testing.T) {
 	var out strings.Builder
 	if err := run(t.Context(), []string{"-help"}, "", &out, &out); err != nil || out.String() != usage {

@@ -21,13 +21,20 @@ var template embed.FS
 // replacer returns the replacement of the names of the website example. It makes one pass, so a
 // new name may contain an old one.
 func replacer(n names) *strings.Replacer {
+	lower := strings.ToLower(n.kind)
+	article := " a "
+	if strings.ContainsAny(n.kind[:1], "AEIO") {
+		article = " an "
+	}
 	return strings.NewReplacer(
 		library+"/examples/website", n.module,
+		" a Website", article+n.kind,
+		" a website", article+lower,
 		"web.example.com", n.group,
 		"Websites", n.plurals,
 		"websites", n.plural,
 		"Website", n.kind,
-		"website", strings.ToLower(n.kind),
+		"website", lower,
 	)
 }
 

@@ -4,6 +4,8 @@ import (
 	"go/format"
 	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -81,6 +83,19 @@ func TestRender(t *testing.T) {
 	}
 }
 
+// TestArticle: texts have the article of the kind.
+func TestArticle(t *testing.T) {
+	for kind, want := range map[string]string{"Shop": "the life of a shop many times", "Order": "the life of an order many times"} {
+		files, err := render(checked(t, names{module: "example.com/shop", kind: kind, group: "shop.example.com"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(files["controller/explore_test.go"], want) {
+			t.Errorf("%s: no text %q", kind, want)
+		}
+	}
+}
+
 // TestRenderWebsite: with the names of the example the files are those of the example, so formatting
 // changes no generated file.
 func TestRenderWebsite(t *testing.T) {
@@ -143,6 +158,12 @@ func TestRules(t *testing.T) {
 	}
 	if lines := strings.Count(string(rules), "\n"); lines > 40 {
 		t.Errorf("AGENTS.md has %d lines, want at most 40", lines)
+	}
+	for _, name := range regexp.MustCompile("`(operator|reconcile)\\.(\\w+)`").FindAllStringSubmatch(string(rules), -1) {
+		api, err := os.ReadFile(filepath.Join(root(t), "internal", "policy", "testdata", "api", name[1]+".txt"))
+		if err != nil || !regexp.MustCompile(`\b`+name[2]+`\b`).Match(api) {
+			t.Errorf("AGENTS.md names %s, which does not exist: %v", name[0], err)
+		}
 	}
 	if !strings.Contains(string(rules), "https://github.com/controllerkit/controllerkit/blob/main/docs/mistakes.md") {
 		t.Error("AGENTS.md does not link mistakes.md")

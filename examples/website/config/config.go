@@ -1,4 +1,4 @@
-// Package config holds the manifests of the website example.
+// Package config holds the manifests of the operator.
 package config
 
 import "embed"
