@@ -108,6 +108,6 @@
 // *consistency.Store is a Gate of reconcile, and *metrics.Metrics implements the Metrics
 // interface of every package, where nil disables metrics.
 //
-// examples/tenant is a complete controller. The nested module controlplane is a real API
-// server for tests.
+// examples/tenant is a complete controller, and cmd/newoperator writes the repository of a new one.
+// The nested module controlplane is a real API server for tests.
 package controllerkit
