@@ -99,6 +99,7 @@
 //     [docs/serving.md]
 //   - migration of stored objects: [docs/recipes/migration.md]
 //   - namespaces, many or changing: [scope.Informer], [docs/namespaces.md]
+//   - new repository, scaffolding: [cmd/newoperator], [docs/start.md]
 //   - owner references: [owner.SetController]
 //   - periodic reconciles, resync: [reconcile.Every]
 //   - pprof: [operator.Options.Debug], [debug.Profiles]
@@ -116,7 +117,7 @@
 //   - tests under faults: [controllertest.Run]
 //   - tracing: [docs/tracing.md]
 //   - watches, RetryWatcher: [watcher.RetryWatcher]
-//   - webhooks: [docs/recipes/webhooks.md]
+//   - webhooks: [docs/recipes/admission.md]
 //   - without the assembly: [operator: the pieces], [docs/by-hand.md]
 //   - workers: [operator.Controller.Loop], [reconcile.Controller.Workers]
 //
@@ -144,10 +145,11 @@
 // *consistency.Store is a Gate of reconcile, and *metrics.Metrics implements the Metrics
 // interface of every package, where nil disables metrics.
 //
-// The folder examples has complete controllers. The nested module controlplane is a real API
-// server for tests.
+// The folder examples has complete controllers, and cmd/newoperator writes the repository of a new one.
+// The nested module controlplane is a real API server for tests.
 //
 // [applyset.Set.Plan]: https://pkg.go.dev/github.com/controllerkit/controllerkit/ssa/applyset#Set.Plan
+// [cmd/newoperator]: https://pkg.go.dev/github.com/controllerkit/controllerkit/cmd/newoperator
 // [compact.New]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer/compact#New
 // [consistency]: https://pkg.go.dev/github.com/controllerkit/controllerkit/consistency
 // [consistency.Store]: https://pkg.go.dev/github.com/controllerkit/controllerkit/consistency#Store
@@ -168,6 +170,7 @@
 // [docs/memory.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/memory.md
 // [docs/namespaces.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/namespaces.md
 // [docs/performance.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/performance.md
+// [docs/recipes/admission.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/admission.md
 // [docs/recipes/clusters.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/clusters.md
 // [docs/recipes/migration.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/migration.md
 // [docs/recipes/phase.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/phase.md
@@ -177,9 +180,9 @@
 // [docs/recipes/singleton.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/singleton.md
 // [docs/recipes/stuck-object.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/stuck-object.md
 // [docs/recipes/wait.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/wait.md
-// [docs/recipes/webhooks.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/webhooks.md
 // [docs/serving.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/serving.md
 // [docs/sharding.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/sharding.md
+// [docs/start.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/start.md
 // [docs/testing.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/testing.md
 // [docs/tracing.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/tracing.md
 // [enqueue]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue

@@ -44,31 +44,36 @@ func Find(ctx context.Context) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err == nil {
 		var bin string
-		if bin, err = install(ctx, version(), cache); err == nil {
+		if bin, err = install(ctx, version(ctx), cache); err == nil {
 			return bin, nil
 		}
 	}
 	return "", fmt.Errorf("no API server: install one by go install %s/controlplane@latest, into a folder of PATH or with %s set to the file; or set USE_EXISTING_CLUSTER=true and KUBECONFIG to a cluster for tests: %w", module, Variable, err)
 }
 
-// version returns the version of the module in this program, "" if it is unknown.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
+// version returns the version of the module in this program, "" if it is unknown. A program of go
+// test has no list of its modules (go.dev/issue/33976). It runs in its module, so the go command
+// has the list.
+func version(ctx context.Context) string {
+	if info, ok := debug.ReadBuildInfo(); ok && len(info.Deps) > 0 {
+		for _, dep := range info.Deps {
+			if dep.Path == module && dep.Replace == nil {
+				return dep.Version
+			}
+		}
 		return ""
 	}
-	for _, dep := range info.Deps {
-		if dep.Path == module && dep.Replace == nil {
-			return dep.Version
-		}
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{if not .Replace}}{{.Version}}{{end}}", module).Output()
+	if err != nil {
+		return ""
 	}
-	return ""
+	return strings.TrimSpace(string(out))
 }
 
 // install installs the controlplane of the version, unless an earlier call has.
 func install(ctx context.Context, version, cache string) (string, error) {
 	if version == "" || strings.HasPrefix(version, "(") {
-		return "", errors.New("this program was not built with a released version of the module")
+		return "", errors.New("this program was not built with a released version of the module, or go list -m does not find it")
 	}
 	dir := filepath.Join(cache, "controllerkit", version)
 	name := "controlplane"

@@ -45,6 +45,28 @@ func TestInstall(t *testing.T) {
 	}
 }
 
+// A test has no list of its modules, so the go command of PATH is asked.
+func TestVersion(t *testing.T) {
+	if got := version(t.Context()); got != "" {
+		t.Errorf("version() in this repository = %q, want none", got)
+	}
+	if runtime.GOOS == "windows" {
+		t.Skip("the go command of this test is a shell script")
+	}
+	path := t.TempDir()
+	t.Setenv("PATH", path)
+	if got := version(t.Context()); got != "" {
+		t.Errorf("version() without a go command = %q, want none", got)
+	}
+	script := "#!/bin/sh\ncase \"$*\" in 'list -m -f {{if not .Replace}}{{.Version}}{{end}} " + module + "') echo v1.2.3;; esac\n"
+	if err := os.WriteFile(filepath.Join(path, "go"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := version(t.Context()); got != "v1.2.3" {
+		t.Errorf("version() = %q, want that of go list", got)
+	}
+}
+
 // The variable precedes PATH, and PATH the installation.
 func TestFind(t *testing.T) {
 	dir := t.TempDir()

@@ -114,8 +114,8 @@ func TestQuestions(t *testing.T) {
 			continue
 		}
 		dir, anchor, _ := strings.Cut(strings.TrimPrefix(target, "https://pkg.go.dev/"+module+"/"), "#")
-		if _, err := os.Stat(filepath.Join(dir, "doc.go")); err != nil {
-			t.Errorf("[%s]: %s is no package: %v", text, target, err)
+		if files, err := filepath.Glob(filepath.Join(dir, "*.go")); err != nil || len(files) == 0 {
+			t.Errorf("[%s]: %s is no package", text, target)
 			continue
 		}
 		if anchor != "" && !named(t, dir, anchor) {

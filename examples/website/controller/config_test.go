@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -122,6 +123,13 @@ func TestDeployment(t *testing.T) {
 	}
 	pod := d.Spec.Template.Spec
 	container := pod.Containers[0]
+	var service corev1.Service
+	if data, err = os.ReadFile("../config/service.yaml"); err == nil {
+		err = yaml.UnmarshalStrict(data, &service)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	for what, ok := range map[string]bool{
 		"three replicas":         *d.Spec.Replicas == 3,
 		"the service account":    d.Namespace == systemNamespace && pod.ServiceAccountName == name,
@@ -132,6 +140,8 @@ func TestDeployment(t *testing.T) {
 		"a liveness probe":       container.LivenessProbe.HTTPGet.Path == "/livez",
 		"a readiness probe":      container.ReadinessProbe.HTTPGet.Path == "/readyz",
 		"TLS to the DNS service": slices.ContainsFunc(container.Args, func(arg string) bool { return strings.HasPrefix(arg, "-dns=https://") }),
+		"its own selector":       maps.Equal(d.Spec.Selector.MatchLabels, d.Spec.Template.Labels),
+		"its Service":            service.Namespace == d.Namespace && maps.Equal(service.Spec.Selector, d.Spec.Selector.MatchLabels) && service.Spec.Ports[0].TargetPort.StrVal == container.Ports[0].Name,
 		"a bound for the memory": !container.Resources.Limits.Memory().IsZero(),
 	} {
 		if !ok {

@@ -153,10 +153,10 @@ func asSpecified(s *controllertest.State) error {
 
 // recordHeld is about existing websites: asSpecified finds a record without one.
 func recordHeld(s *controllertest.State) error {
-	websites := s.Objects("websites.web.example.com")
+	sites := s.Objects("websites.web.example.com")
 	for _, record := range s.Cloud() {
-		held := len(websites) == 0
-		for _, w := range websites {
+		held := len(sites) == 0
+		for _, w := range sites {
 			for _, f := range w.GetFinalizers() {
 				held = held || f == controller.Finalizer && string(w.GetUID()) == record.Name
 			}

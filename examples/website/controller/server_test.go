@@ -10,8 +10,8 @@ import (
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-// TestMain lets TestExplore start the API server of this repository. A copy of the example
-// does without this file: see docs/start.md.
+// TestMain lets TestExplore start the API server of this repository. The command
+// newoperator leaves this file out.
 func TestMain(m *testing.M) {
 	if flag.Parse(); testing.Short() {
 		os.Exit(testserver.Run(m))

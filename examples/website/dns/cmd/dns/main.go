@@ -1,5 +1,4 @@
-// Command dns serves the DNS records of the website example to this host, and loses them when
-// it ends.
+// Command dns serves DNS records to this host, and loses them when it ends.
 package main
 
 import (
