@@ -115,7 +115,7 @@ func testSchedule(t *testing.T) {
 	missed := time.Now().Add(-3500 * time.Hour).UTC().Format(time.RFC3339)
 	patch(t, widgets, "w", `{"status":{"lastRun":"`+missed+`"}}`, "status")
 
-	process := func(r *requests) (called chan error, stop func()) {
+	process := func(r *requests) (stop func()) {
 		t.Helper()
 		op, err := operator.New(r.wrap(testserver.Config(t)), operator.Options{Name: "schedule", Namespace: namespace})
 		if err != nil {
@@ -123,11 +123,11 @@ func testSchedule(t *testing.T) {
 		}
 		(&schedule{}).register(op)
 		stop, _ = start(t, op)
-		return nil, stop
+		return stop
 	}
 	crashed := make(chan struct{}, 100)
 	var jobs atomic.Int64
-	_, stop := process(&requests{during: func(req *http.Request) error {
+	stop := process(&requests{during: func(req *http.Request) error {
 		switch {
 		case req.Method == http.MethodPatch && strings.Contains(req.URL.Path, "/jobs/"):
 			jobs.Add(1)
@@ -142,7 +142,7 @@ func testSchedule(t *testing.T) {
 	if jobs.Load() == 0 {
 		t.Error("the first process has made no Job")
 	}
-	_, _ = process(&requests{})
+	_ = process(&requests{})
 	await(t, widgets, "w", func(w *Widget) bool {
 		return w.Status.LastRun != nil && time.Since(w.Status.LastRun.Time) < 1001*time.Hour
 	})

@@ -10,9 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -37,14 +39,15 @@ type painter struct {
 
 	mu     sync.Mutex // guards the rest
 	good   *Settings
-	logged string // the version of the last settings that were not valid
+	logged string // the last error
 }
 
-func (p *painter) register(op *operator.Operator) {
+func (p *painter) register(op *operator.Operator) *operator.Controller {
 	c := operator.Kind(op, widgetVersion.WithResource("widgets"), operator.Reconciler[*Widget]{Reconcile: p.reconcile})
 	p.settings = operator.Reads(c, corev1.SchemeGroupVersion.WithResource("configmaps"), operator.Reading[*corev1.ConfigMap]{
 		Single: true, Names: []string{"widgets-settings"}, // one watch, and no right to list others
 	})
+	return c
 }
 
 func (p *painter) reconcile(ctx context.Context, w *Widget) (reconcile.Result, error) {
@@ -64,28 +67,41 @@ func (p *painter) current(ctx context.Context) (Settings, error) {
 	defer p.mu.Unlock()
 	switch {
 	case err == nil:
-		p.good = &settings
+		p.good, p.logged = &settings, ""
 		return settings, nil
 	case p.good == nil:
 		return Settings{}, fmt.Errorf("settings %s/widgets-settings: %w", p.namespace, err)
 	}
-	if cm != nil && p.logged != cm.ResourceVersion {
-		p.logged = cm.ResourceVersion
-		klog.FromContext(ctx).Error(err, "Settings are not valid, so the last good ones are used", "resourceVersion", p.logged)
+	if p.logged != err.Error() { // not once for each Widget
+		p.logged = err.Error()
+		klog.FromContext(ctx).Error(err, "Settings are not valid, so the last good ones are used")
 	}
 	return *p.good, nil
 }
 
-// testSettings: new settings change each Widget, and settings that are not valid change none, also of new
-// Widgets.
+// testSettings: new settings change each Widget. Settings that are not valid or absent change none, also of new
+// Widgets. A process that begins with them works after their correction.
 func testSettings(t *testing.T) {
 	namespace := testserver.Namespace(t)
-	op, err := operator.New(testserver.Config(t), operator.Options{Name: "settings", Namespace: namespace})
-	if err != nil {
-		t.Fatal(err)
+	const message = "Settings are not valid, so the last good ones are used"
+	process := func() (stop func(), logs testlog.Logs, failed chan struct{}) {
+		t.Helper()
+		op, err := operator.New(testserver.Config(t), operator.Options{Name: "settings", Namespace: namespace})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := (&painter{namespace: namespace}).register(op)
+		failed = make(chan struct{}, 1000)
+		c.Loop.Hook = func(ctx context.Context, _ types.NamespacedName) (context.Context, func(string, error)) {
+			return ctx, func(_ string, err error) {
+				if err != nil {
+					failed <- struct{}{}
+				}
+			}
+		}
+		stop, logs = start(t, op)
+		return stop, logs, failed
 	}
-	(&painter{namespace: namespace}).register(op)
-	_, logs := start(t, op)
 	widgets := newWidgets(t, testserver.Config(t)).Namespace(namespace)
 	create := func(name string) {
 		t.Helper()
@@ -96,33 +112,43 @@ func testSettings(t *testing.T) {
 	is := func(color string) func(*Widget) bool {
 		return func(w *Widget) bool { return w.Status.Color == color && strings.HasPrefix(ready(w), "True") }
 	}
-	create("one")
 	configMaps := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoreV1().ConfigMaps(namespace)
 	set := func(color string) {
 		t.Helper()
-		data := []byte(`{"data":{"color":"` + color + `"}}`)
-		if _, err := configMaps.Patch(t.Context(), "widgets-settings", types.MergePatchType, data, metav1.PatchOptions{}); err != nil {
+		config := applycorev1.ConfigMap("widgets-settings", namespace).WithData(map[string]string{"color": color})
+		if _, err := configMaps.Apply(t.Context(), config, metav1.ApplyOptions{FieldManager: "test"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "widgets-settings"}, Data: map[string]string{"color": "green"}}
-	if _, err := configMaps.Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+
+	stop, logs, _ := process()
+	create("one")
+	set("green")
 	await(t, widgets, "one", is("green"))
 	set("blue")
 	await(t, widgets, "one", is("blue"))
 	set("grean")
 	create("two")
 	await(t, widgets, "two", is("blue"))
-	await(t, widgets, "one", is("blue"))
+	if err := configMaps.Delete(t.Context(), "widgets-settings", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	create("three")
 	await(t, widgets, "three", is("blue"))
+	await(t, widgets, "one", is("blue"))
 	set("green")
 	for _, name := range []string{"one", "two", "three"} {
 		await(t, widgets, name, is("green"))
 	}
-	if lines := logs.Find("Settings are not valid, so the last good ones are used"); len(lines) != 1 {
-		t.Errorf("the lines are %v, want one", lines)
+	stop()
+	// The calls can see one of the two states only.
+	if lines := logs.Find(message); len(lines) < 1 || len(lines) > 2 {
+		t.Errorf("the lines are %v, want one for each error", lines)
 	}
+
+	set("grean")
+	_, _, failed := process()
+	receive(t, failed)
+	set("blue")
+	await(t, widgets, "one", is("blue"))
 }

@@ -99,7 +99,19 @@ func testStuck(t *testing.T) {
 	if len(state.Story) != 1 || state.Story[0].Verdict == "" || len(state.Story[0].Lines) < 2 {
 		t.Errorf("the story is %+v", state.Story)
 	}
-	t.Logf("%+v", state.Story)
+	var source strings.Builder // of the verdicts
+	for _, name := range []string{"state.go", "html.go"} {
+		text, err := os.ReadFile("../../debug/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source.Write(text)
+	}
+	for _, verdict := range regexp.MustCompile(`(?m)^- \*(.+)\*:`).FindAllStringSubmatch(string(page), -1) {
+		if !strings.Contains(source.String(), verdict[1]) {
+			t.Errorf("package debug has no verdict %q", verdict[1])
+		}
+	}
 	for _, name := range regexp.MustCompile(`controller_[a-z_]+`).FindAllString(string(page), -1) {
 		if !strings.Contains(bodies["/metrics"], "\n"+name+"{controller=\"widgets\"") {
 			t.Errorf("/metrics has no %s", name)
