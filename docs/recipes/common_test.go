@@ -126,7 +126,7 @@ func start(t *testing.T, op *operator.Operator) (stop func(), logs testlog.Logs)
 	t.Helper()
 	logs = testlog.New()
 	return run(t, logs.Context(t.Context()), op.Run, func() {
-		for _, line := range logs.Find("A request is not declared, so the Role of Rules does not allow it") {
+		for _, line := range logs.Find("A request is not declared, so the Role of Rules does not allow it: call Writes") {
 			t.Errorf("%v", line)
 		}
 	}), logs

@@ -27,7 +27,10 @@ const maxWait = 2 * time.Second
 func (s *limited) wait(ctx context.Context) (later time.Duration, err error) {
 	reservation := s.limiter.Reserve()
 	delay := reservation.Delay()
-	if delay > maxWait {
+	switch {
+	case delay == 0:
+		return 0, nil
+	case delay > maxWait:
 		reservation.Cancel()
 		return delay + rand.N(delay), nil // not all keys at once
 	}

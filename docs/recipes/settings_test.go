@@ -52,19 +52,22 @@ func (p *painter) register(op *operator.Operator) *operator.Controller {
 
 func (p *painter) reconcile(ctx context.Context, w *Widget) (reconcile.Result, error) {
 	settings, err := p.current(ctx)
+	if err != nil {
+		return reconcile.Result{}, err // before a change of the status, which would be written
+	}
 	w.Status.Color = settings.Color
-	return reconcile.Result{}, err
+	return reconcile.Result{}, nil
 }
 
 // current returns the settings, or the last good ones. A change of the ConfigMap runs all keys that called it.
 func (p *painter) current(ctx context.Context) (Settings, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	cm, err := p.settings.Get(ctx, p.namespace, "widgets-settings")
 	var settings Settings
 	if err == nil {
 		settings, err = parseSettings(cm.Data)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	switch {
 	case err == nil:
 		p.good, p.logged = &settings, ""
@@ -149,6 +152,7 @@ func testSettings(t *testing.T) {
 	set("grean")
 	_, _, failed := process()
 	receive(t, failed)
+	await(t, widgets, "one", is("green"))
 	set("blue")
 	await(t, widgets, "one", is("blue"))
 }

@@ -11,8 +11,10 @@ import (
 	"github.com/controllerkit/controllerkit/operator"
 )
 
-// addSingleton makes one replica of the operator run a function, such as a server or a loop with a ticker.
-func addSingleton(op *operator.Operator, config *rest.Config, namespace, name string, run func(context.Context) error) error {
+// A singleton is a function that one replica runs, such as a server or a loop with a ticker.
+type singleton func(ctx context.Context) error
+
+func (run singleton) addTo(op *operator.Operator, config *rest.Config, namespace, name string) error {
 	leases, err := leader.NewClient(config, namespace)
 	if err != nil {
 		return err
@@ -41,13 +43,13 @@ func TestServerSingleton(t *testing.T) {
 			t.Fatal(err)
 		}
 		registerNothing(op)
-		err = addSingleton(op, config, namespace, "singleton-report", func(ctx context.Context) error {
+		report := singleton(func(ctx context.Context) error {
 			events <- event{i, true}
 			<-ctx.Done()
 			events <- event{i, false}
 			return nil
 		})
-		if err != nil {
+		if err := report.addTo(op, config, namespace, "singleton-report"); err != nil {
 			t.Fatal(err)
 		}
 		stop, _ = start(t, op)
