@@ -2,6 +2,8 @@ package policy
 
 import (
 	"bytes"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -86,10 +88,14 @@ func TestFirstTest(t *testing.T) {
 // that begins with a package clause stands for itself; the others of a page
 // are the declarations of one file, whose imports are in the page's first. The files of
 // docs/testdata/PAGE, which a reader generates, join them. The pages in-your-manager.md and
-// tracing.md are about the modules managerkit and tracing, whose TestDocs compile them.
+// tracing.md are about the modules managerkit and tracing, whose TestDocs compile them. The code of
+// docs/recipes is that of its tests: see TestRecipes.
 func TestDocs(t *testing.T) {
 	var pages []string
 	err := filepath.WalkDir("docs", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && path == filepath.Join("docs", "recipes") {
+			return fs.SkipDir
+		}
 		if err == nil && strings.HasSuffix(path, ".md") && path != filepath.Join("docs", "in-your-manager.md") && path != filepath.Join("docs", "tracing.md") {
 			pages = append(pages, path)
 		}
@@ -191,6 +197,67 @@ func TestByHandPage(t *testing.T) {
 	code, _, found2 := bytes.Cut(code, []byte("\n// testByHand:"))
 	if !found || !found2 || !bytes.Contains(page, bytes.TrimSpace(code)) {
 		t.Error("docs/by-hand.md does not show the type byHand of operator/by_hand_server_test.go as it is")
+	}
+}
+
+// TestRecipes holds that a page of docs/recipes is short, and that it shows whole declarations of the
+// package's tests and whole files of its testdata, as they are.
+func TestRecipes(t *testing.T) {
+	pages, err := filepath.Glob("docs/recipes/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("the pages are %v, %v", pages, err)
+	}
+	shown := map[string][]string{} // the texts that a page can show, by the language
+	for language, pattern := range map[string]string{"go": "docs/recipes/*_test.go", "yaml": "docs/recipes/testdata/*.yaml"} {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown[language] = append(shown[language], string(text))
+		}
+	}
+	block := regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
+	indented := regexp.MustCompile("(?m)^    .*$")
+	files := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := words(indented.ReplaceAllString(block.ReplaceAllString(string(text), ""), "")); n > 200 {
+			t.Errorf("%s has %d words beside its code, want at most 200", page, n)
+		}
+		blocks := block.FindAllStringSubmatch(string(text), -1)
+		if len(blocks) == 0 {
+			t.Errorf("%s has no code", page)
+		}
+		for _, b := range blocks {
+			language, code := b[1], b[2]
+			switch language {
+			case "yaml":
+				files++
+				if !slices.Contains(shown[language], code) {
+					t.Errorf("%s shows a manifest that is no file of docs/recipes/testdata:\n%s", page, code)
+				}
+			case "go":
+				if _, err := parser.ParseFile(token.NewFileSet(), page, "package page\n"+code, parser.SkipObjectResolution); err != nil {
+					t.Errorf("%s shows code that is no whole declaration: %v", page, err)
+				}
+				if !slices.ContainsFunc(shown[language], func(source string) bool { return strings.Contains(source, "\n"+code) }) {
+					t.Errorf("%s shows code that is not in a test of docs/recipes:\n%s", page, code)
+				}
+			default:
+				t.Errorf("%s has a block of the language %q: use go, yaml, or indented commands", page, language)
+			}
+		}
+	}
+	if files != len(shown["yaml"]) {
+		t.Errorf("the pages show %d of the %d files of docs/recipes/testdata", files, len(shown["yaml"]))
 	}
 }
 
