@@ -24,7 +24,7 @@ type Settings struct {
 // ParseSettings returns the values of a ConfigMap. Its error names each key whose value is not valid.
 func ParseSettings(data map[string]string) (Settings, error) {
 	s := Settings{LogLevel: slog.LevelInfo, Workers: 4, Retention: 3, Namespaces: strings.Fields(data["namespaces"])}
-	var errs []error
+	var bad []string
 	for key, value := range data {
 		var err error
 		switch key {
@@ -41,20 +41,22 @@ func ParseSettings(data map[string]string) (Settings, error) {
 			err = errors.New("no such setting: remove it, or correct its name")
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s is %q: %w", key, value, err))
+			bad = append(bad, fmt.Sprintf("%s is %q: %v", key, value, err))
 		}
 	}
 	if len(s.Namespaces) == 0 {
-		errs = append(errs, errors.New("namespaces is empty: name at least one namespace"))
+		bad = append(bad, "namespaces is empty: name at least one namespace")
 	}
 	for _, namespace := range s.Namespaces {
 		if len(validation.IsDNS1123Label(namespace)) > 0 {
-			errs = append(errs, fmt.Errorf("namespaces has %q: use names of namespaces, separated by space", namespace))
+			bad = append(bad, fmt.Sprintf("namespaces has %q: use names of namespaces, separated by space", namespace))
 		}
 	}
-	// The order of a map differs from call to call, and each new text would be a new Event.
-	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-	return s, errors.Join(errs...)
+	if len(bad) == 0 {
+		return s, nil
+	}
+	slices.Sort(bad) // the order of a map differs from call to call, and each new text would be a new Event
+	return Settings{}, errors.New(strings.Join(bad, "; "))
 }
 
 // between parses a number.
