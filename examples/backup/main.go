@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"time"
@@ -32,7 +33,7 @@ func main() {
 	// The lines of this program, of the library and of client-go go to one log, whose level the
 	// settings change.
 	level := new(slog.LevelVar)
-	logger := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	logger := newLogger(os.Stderr, level)
 	klog.SetSlogLogger(logger)
 
 	ctx, cancel := shutdown.Context(context.Background())
@@ -42,6 +43,11 @@ func main() {
 		logger.Error("The operator ended", "err", err)
 		os.Exit(1)
 	}
+}
+
+// newLogger returns a logger that writes JSON.
+func newLogger(w io.Writer, level *slog.LevelVar) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
 // run runs the operator until ctx is done. kubeconfig is a file, or "" for the cluster of the Pod.
