@@ -52,17 +52,20 @@ func (c *clocks) of(namespace string) *clock {
 }
 
 // TestExplore runs the life of a backup many times, each time with a fault at another moment.
-// By default it runs a sample of the plans. With EXPLORE_BUDGET, for example 10m, it runs plans until
-// that time has passed.
+// By default it runs a sample of the plans with a crash, a lost response or a stale cache. With
+// EXPLORE_BUDGET, for example 10m, it runs plans with any fault until that time has passed.
 func TestExplore(t *testing.T) {
 	t.Parallel()
-	options := controllertest.Options{Config: testserver.Config(t), Sample: 24, Parallel: 8, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true}
+	options := controllertest.Options{
+		Config: testserver.Config(t), Sample: 12, Parallel: 12, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true,
+		Faults: []controllertest.Kind{controllertest.CrashBefore, controllertest.CrashAfter, controllertest.LostResponse, controllertest.Hold, controllertest.TimeTravel},
+	}
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
 		var err error
 		if options.Budget, err = time.ParseDuration(text); err != nil {
 			t.Fatalf("EXPLORE_BUDGET: %v", err)
 		}
-		options.Sample, options.Parallel = 0, 24
+		options.Sample, options.Parallel, options.Faults = 0, 24, nil
 	}
 	var all clocks
 	controllertest.Explore(t, controllertest.Scenario{
