@@ -667,7 +667,7 @@ func testFailedWrite(t *testing.T, s *shelf) {
 	s.create("a", "")
 	s.until(func(ended) string {
 		if got := s.get("a").Status.URL; got != "http://written" {
-			return got
+			return fmt.Sprintf("the URL is %q", got)
 		}
 		return ""
 	})
