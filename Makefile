@@ -107,6 +107,7 @@ explore-scenarios: bin/controlplane ## explore controllers with controllertest: 
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestServerRented$$' ./operator
 	EXPLORE_BUDGET=5m go test -v -count=1 -timeout 0 -run '^TestServerReaders$$' ./operator
 	EXPLORE_BUDGET=5m go test -v -count=1 -timeout 0 -run '^TestServerKind$$' ./operator
+	EXPLORE_BUDGET=10m go test -v -count=1 -timeout 0 -run '^TestExplore$$' ./examples/backup/controller
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^(TestTwins|TestMutants)$$' ./controllertest/internal/zoo
 	cd tracing && EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestServerWebsites$$' .
 
@@ -169,14 +170,15 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, ve
 	cd internal/tools && go mod tidy -diff
 	cd internal/tools/lint && go mod tidy -diff
 	examples/tenant/generate.sh -verify
-	@.ci/website
+	@.ci/website website
+	@.ci/website backup
 	@.ci/vulncheck "$(CURDIR)/bin/govulncheck"
 
 .PHONY: generate
 generate: ## generate the examples' clients and the golden files of the exported API
 	examples/tenant/generate.sh
-	go generate ./examples/website/...
-	go test ./examples/website/controller -run '^TestRBAC$$' -update
+	go generate ./examples/website/... ./examples/backup/...
+	go test ./examples/website/controller ./examples/backup/controller -run '^TestRBAC$$' -update
 	go test -run '^TestAPI$$' ./internal/policy -update
 	go test ./metrics -run '^(TestAlerts|TestDashboard)$$' -update
 

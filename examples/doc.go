@@ -1,7 +1,7 @@
 // Package examples contains complete controllers, one in each folder: minimal on one page,
-// sharded with many active replicas, website, and tenant, which shows more of the pieces. Its
-// tests check that the packages of the library work together although they do not import each
-// other.
+// sharded with many active replicas, website, backup with a schedule, an external service and
+// settings that change while it runs, and tenant, which shows more of the pieces. Its tests check
+// that the packages of the library work together although they do not import each other.
 package examples
 
 import "embed"

@@ -107,8 +107,8 @@ func (op *Operator) Inform(resource schema.GroupResource, informer cache.SharedI
 //
 // After the call, the status that Reconcile changed is written once, or not at all if it is the
 // same, also if Reconcile returned an error. The write fails if the object has changed, and then so
-// does the call. No write follows a panic or the loss of leadership. Two fields of the status
-// are set if T has them:
+// does the call. No write follows a panic or the loss of leadership. If the write or Prune fails
+// after a success, the RequeueAfter of Reconcile does not apply. Two fields of the status are set if T has them:
 //
 //   - status.observedGeneration is the generation of obj, unless Reconcile has changed it.
 //   - status.conditions, of type metav1.Condition, gets Ready. obj has no such condition during the
@@ -230,11 +230,19 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 			_, err := consistency.ConfirmLive(ctx, k.Client.Namespace(before.GetNamespace()), before)
 			return err
 		})
+		if err != nil {
+			res.RequeueAfter = 0
+		}
 		if more && (res.RequeueAfter <= 0 || res.RequeueAfter > time.Second) {
 			res.RequeueAfter = time.Second
 		}
 	}
-	return res, k.report(ctx, key, before, obj, outcome.Call{Err: err, Children: call.objects()}, err)
+	written := k.report(ctx, key, before, obj, outcome.Call{Err: err, Children: call.objects()}, err)
+	if err == nil && written != nil {
+		// Reconcile chose it for its success. Here it would replace the delay of the retry.
+		res.RequeueAfter = 0
+	}
+	return res, written
 }
 
 // run calls Reconcile.

@@ -60,6 +60,7 @@ func TestServerKind(t *testing.T) {
 		"timeout":            testTimeout,
 		"panic":              testPanic,
 		"lasting error":      testLasting,
+		"failed write":       testFailedWrite,
 		"live reads":         testLiveReads,
 		"read only":          testReadOnly,
 		"phases":             testPhases,
@@ -647,6 +648,32 @@ func testLasting(t *testing.T, s *shelf) {
 		}
 		return ""
 	})
+}
+
+// testFailedWrite: a write of the status that fails is retried soon, although Reconcile asked for a late call.
+func testFailedWrite(t *testing.T, s *shelf) {
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		b.Status.URL = "http://written"
+		return reconcile.Result{RequeueAfter: time.Hour}, nil
+	}
+	var failed atomic.Bool
+	s.hook(func(request string) error {
+		if request == "PATCH boxes/status a" && failed.CompareAndSwap(false, true) {
+			return errors.New("cut")
+		}
+		return nil
+	})
+	s.start(operator.Options{})
+	s.create("a", "")
+	s.until(func(ended) string {
+		if got := s.get("a").Status.URL; got != "http://written" {
+			return fmt.Sprintf("the URL is %q", got)
+		}
+		return ""
+	})
+	if !failed.Load() {
+		t.Error("no write has failed: this test checks nothing")
+	}
 }
 
 // testLiveReads: while the cache can be too old, the object and its children are read from the API server.

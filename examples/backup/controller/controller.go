@@ -1,0 +1,223 @@
+// Package controller reconciles Backups.
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applybatchv1 "k8s.io/client-go/applyconfigurations/batch/v1"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/controllerkit/controllerkit/examples/backup/api/v1"
+	"github.com/controllerkit/controllerkit/examples/backup/store"
+	"github.com/controllerkit/controllerkit/external"
+	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/status"
+)
+
+const (
+	// Finalizer keeps a Backup until its snapshots are deleted.
+	Finalizer = "backup.example.com/snapshots"
+
+	// snapshotAnnotation is on each successful Job, with the id of its snapshot.
+	snapshotAnnotation = "backup.example.com/snapshot"
+
+	maxWorkers   = 32
+	maxRetention = 100 // as in the schema
+)
+
+// Reconciler creates the Jobs of a Backup, records their snapshots, and deletes old ones. Its functions
+// are fields, so that a unit test can replace them.
+type Reconciler struct {
+	Store        store.Service
+	VisibleAfter time.Duration
+	Now          func() time.Time
+	Settings     func(ctx context.Context) (Settings, error)
+	Jobs         func(ctx context.Context, b *v1.Backup) ([]*batchv1.Job, error) // of the backup
+	Apply        func(ctx context.Context, children ...any) ([]operator.Child, error)
+	JobClient    func(namespace string) JobClient
+}
+
+// Reconcile reconciles one Backup. The failure of one step stops no other one. An error makes the
+// condition Ready false; without one, Ready is about the newest finished Job.
+func (r *Reconciler) Reconcile(ctx context.Context, b *v1.Backup) (reconcile.Result, error) {
+	settings, err := r.Settings(ctx)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("read the settings: %w", err)
+	}
+	jobs, err := r.Jobs(ctx, b)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("read the Jobs: %w", err)
+	}
+	runs, err := newestFirst(jobs)
+	untilNext, startErr := r.start(ctx, b, runs)
+	wait, recordErr := r.record(ctx, b, runs)
+	retention := settings.Retention
+	if b.Spec.Retention > 0 {
+		retention = int(b.Spec.Retention)
+	}
+	retainErr := r.retain(ctx, b, runs, retention)
+	if err := errors.Join(err, startErr, recordErr, retainErr); err != nil {
+		// RequeueAfter would replace the delay of the error, which is shorter.
+		return reconcile.Result{}, err
+	}
+	if err := status.Set(&b.Status.Conditions, b.Generation, ready(runs)); err != nil {
+		return reconcile.Result{}, fmt.Errorf("set the condition: %w", err)
+	}
+	if wait > 0 {
+		untilNext = min(untilNext, wait)
+	}
+	return reconcile.Result{RequeueAfter: untilNext}, nil
+}
+
+// start creates the Job that is due, if there is one. It returns the time until the next one.
+func (r *Reconciler) start(ctx context.Context, b *v1.Backup, runs []run) (untilNext time.Duration, err error) {
+	// The status knows the newest Job also after somebody has deleted it, and the Jobs also if the
+	// process ended before it wrote the status.
+	var last time.Time
+	if b.Status.LastTime != nil {
+		last = b.Status.LastTime.Time
+	}
+	if len(runs) > 0 && runs[0].due.After(last) {
+		last = runs[0].due
+	}
+	now := r.Now()
+	due, ok, next := schedule(b, last, now)
+	if ok {
+		// If the cache does not have the Job of an earlier process yet, Apply finds it.
+		if _, err := r.Apply(ctx, job(b, due)); err != nil {
+			return 0, fmt.Errorf("start the Job of %s: %w", due.Format(time.RFC3339), err)
+		}
+		last = due
+	}
+	if !last.IsZero() {
+		b.Status.LastTime = &metav1.Time{Time: last}
+	}
+	b.Status.NextTime = &metav1.Time{Time: next}
+	return next.Sub(now), nil
+}
+
+// record makes one snapshot for each successful Job. It returns how long to wait until it must be called
+// again, or 0.
+func (r *Reconciler) record(ctx context.Context, b *v1.Backup, runs []run) (wait time.Duration, err error) {
+	var errs []error
+	for _, run := range runs {
+		c := finished(run.Job)
+		if c == nil || c.Type != batchv1.JobComplete || run.DeletionTimestamp != nil {
+			continue
+		}
+		_, after, err := external.Once(ctx, r.JobClient(b.Namespace), run.Job, external.Resource{
+			Annotation:   snapshotAnnotation,
+			VisibleAfter: r.VisibleAfter,
+			Find: func(ctx context.Context, token string) (id string, found bool, err error) {
+				return r.find(ctx, b, token)
+			},
+			Create: func(ctx context.Context, token string) (id string, err error) {
+				made, err := r.Store.Create(ctx, store.Snapshot{Owner: string(b.UID), Token: token, Time: run.due})
+				return made.ID, err
+			},
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("record the snapshot of Job %s: %w", run.Name, err))
+		}
+		if after > 0 && (wait == 0 || after < wait) {
+			wait = after
+		}
+	}
+	return wait, errors.Join(errs...)
+}
+
+func (r *Reconciler) find(ctx context.Context, b *v1.Backup, token string) (id string, found bool, err error) {
+	snapshots, err := r.Store.List(ctx, string(b.UID))
+	for _, s := range snapshots {
+		if s.Token == token {
+			return s.ID, true, nil
+		}
+	}
+	return "", false, err
+}
+
+// retain deletes Jobs and snapshots beyond the retention. The retention is at least 1, so the newest
+// snapshot stays.
+func (r *Reconciler) retain(ctx context.Context, b *v1.Backup, runs []run, retention int) error {
+	var errs []error
+	for _, old := range beyond(runs, retention) {
+		if finished(old.Job).Type == batchv1.JobComplete && external.ID(old.Job, snapshotAnnotation) == "" {
+			continue // until its snapshot is recorded
+		}
+		if err := finalizer.Delete(ctx, r.JobClient(b.Namespace), old.Job, metav1.DeletePropagationBackground); err != nil {
+			errs = append(errs, fmt.Errorf("delete the old Job %s: %w", old.Name, err))
+		}
+	}
+	snapshots, err := r.Store.List(ctx, string(b.UID))
+	if err != nil {
+		return errors.Join(append(errs, fmt.Errorf("list the snapshots: %w", err))...)
+	}
+	slices.SortFunc(snapshots, func(a, b store.Snapshot) int { return b.Time.Compare(a.Time) })
+	b.Status.Snapshots = nil
+	for i, s := range snapshots {
+		if i < retention {
+			b.Status.Snapshots = append(b.Status.Snapshots, v1.Snapshot{ID: s.ID, Time: metav1.Time{Time: s.Time}})
+			continue
+		}
+		if err := r.Store.Delete(ctx, s.ID); err != nil {
+			errs = append(errs, fmt.Errorf("delete the old snapshot %s: %w", s.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ready returns the condition Ready by the newest finished Job.
+func ready(runs []run) metav1.Condition {
+	for _, run := range runs {
+		switch c := finished(run.Job); {
+		case c == nil:
+			continue
+		case c.Type == batchv1.JobFailed:
+			return status.False("Ready", "JobFailed", fmt.Sprintf("Job %s failed: %s", run.Name, c.Message))
+		default:
+			return status.True("Ready", "JobComplete", fmt.Sprintf("Job %s is complete", run.Name))
+		}
+	}
+	return status.True("Ready", "Scheduled", "No Job has finished yet")
+}
+
+// Cleanup deletes the snapshots. The garbage collector removes the Jobs.
+func (r *Reconciler) Cleanup(ctx context.Context, b *v1.Backup) error {
+	snapshots, err := r.Store.List(ctx, string(b.UID))
+	if err != nil {
+		return fmt.Errorf("list the snapshots: %w", err)
+	}
+	for _, s := range snapshots {
+		if err := r.Store.Delete(ctx, s.ID); err != nil {
+			return fmt.Errorf("delete snapshot %s: %w", s.ID, err)
+		}
+	}
+	return nil
+}
+
+// job returns the Job that copies the claim. It has no time to finish after the next one is due.
+func job(b *v1.Backup, due time.Time) *applybatchv1.JobApplyConfiguration {
+	labels := map[string]string{"app.kubernetes.io/name": "backup", "app.kubernetes.io/instance": b.Name}
+	container := applycorev1.Container().WithName("backup").WithImage(b.Spec.Image).
+		WithVolumeMounts(applycorev1.VolumeMount().WithName("source").WithMountPath("/source").WithReadOnly(true))
+	claim := applycorev1.PersistentVolumeClaimVolumeSource().WithClaimName(b.Spec.Claim).WithReadOnly(true)
+	return applybatchv1.Job(jobName(b, due), b.Namespace).WithLabels(labels).
+		WithAnnotations(map[string]string{dueAnnotation: due.Format(time.RFC3339)}).
+		WithSpec(applybatchv1.JobSpec().
+			WithBackoffLimit(2).
+			WithActiveDeadlineSeconds(int64(b.Spec.Interval.Seconds())).
+			WithTemplate(applycorev1.PodTemplateSpec().WithLabels(labels).
+				WithSpec(applycorev1.PodSpec().
+					WithRestartPolicy(corev1.RestartPolicyNever).
+					WithContainers(container).
+					WithVolumes(applycorev1.Volume().WithName("source").WithPersistentVolumeClaim(claim)))))
+}

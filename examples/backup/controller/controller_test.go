@@ -1,0 +1,167 @@
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	batchv1 "k8s.io/api/batch/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applybatchv1 "k8s.io/client-go/applyconfigurations/batch/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	v1 "github.com/controllerkit/controllerkit/examples/backup/api/v1"
+	"github.com/controllerkit/controllerkit/examples/backup/controller"
+	"github.com/controllerkit/controllerkit/examples/backup/store"
+	"github.com/controllerkit/controllerkit/external"
+	"github.com/controllerkit/controllerkit/operator"
+)
+
+// snapshots is a store.Service.
+type snapshots struct {
+	all []store.Snapshot
+	err error // of all calls
+}
+
+func (s *snapshots) Create(_ context.Context, snapshot store.Snapshot) (store.Snapshot, error) {
+	if s.err != nil {
+		return store.Snapshot{}, s.err
+	}
+	snapshot.ID = fmt.Sprintf("snap-%d", len(s.all))
+	s.all = append(s.all, snapshot)
+	return snapshot, nil
+}
+
+func (s *snapshots) List(_ context.Context, owner string) (owned []store.Snapshot, err error) {
+	for _, snapshot := range s.all {
+		if snapshot.Owner == owner {
+			owned = append(owned, snapshot)
+		}
+	}
+	return owned, s.err
+}
+
+func (s *snapshots) Delete(_ context.Context, id string) error {
+	if s.err != nil {
+		return s.err
+	}
+	var kept []store.Snapshot
+	for _, snapshot := range s.all {
+		if snapshot.ID != id {
+			kept = append(kept, snapshot)
+		}
+	}
+	s.all = kept
+	return nil
+}
+
+// fixture is a Reconciler with fakes.
+type fixture struct {
+	*controller.Reconciler
+	store   *snapshots
+	jobs    []*batchv1.Job // of the backup
+	applied []string
+	err     error // of Apply
+}
+
+func newFixture(jobs ...*batchv1.Job) *fixture {
+	f := &fixture{store: &snapshots{}, jobs: jobs}
+	client := fake.NewClientset()
+	for _, job := range jobs {
+		if err := client.Tracker().Add(job); err != nil {
+			panic(err)
+		}
+	}
+	f.Reconciler = &controller.Reconciler{
+		Store:    f.store,
+		Now:      func() time.Time { return begin },
+		Settings: func(context.Context) (controller.Settings, error) { return controller.Settings{Retention: 1}, nil },
+		Jobs:     func(context.Context, *v1.Backup) ([]*batchv1.Job, error) { return f.jobs, nil },
+		Apply: func(_ context.Context, children ...any) ([]operator.Child, error) {
+			for _, child := range children {
+				f.applied = append(f.applied, *child.(*applybatchv1.JobApplyConfiguration).Name)
+			}
+			return nil, f.err
+		},
+		JobClient: func(namespace string) controller.JobClient { return client.BatchV1().Jobs(namespace) },
+	}
+	return f
+}
+
+// ended returns a Job of the backup that was due in an hour.
+func ended(b *v1.Backup, n int, failure string) *batchv1.Job {
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{
+		Namespace: b.Namespace, Name: hour(b, n), UID: "job-uid", ResourceVersion: "1",
+		Annotations: map[string]string{"backup.example.com/due": begin.Truncate(time.Hour).Add(time.Duration(n) * time.Hour).Format(time.RFC3339)},
+	}}
+	finishJob(job, failure)
+	return job
+}
+
+func owned() *v1.Backup {
+	b := newBackup("ns", "nightly", 0)
+	b.UID, b.Generation = "backup-uid", 1
+	return b
+}
+
+// TestReconcile calls the functions of the controller alone. The other tests run them in the operator
+// on an API server.
+func TestReconcile(t *testing.T) {
+	b := owned()
+	f := newFixture(ended(b, -1, ""))
+	result, err := f.Reconcile(t.Context(), b)
+	if err != nil || result.RequeueAfter != 30*time.Minute {
+		t.Errorf("Reconcile() = %+v, %v, want the time until the next Job", result, err)
+	}
+	if diff := cmp.Diff([]string{hour(b, 0)}, f.applied); diff != "" {
+		t.Errorf("Jobs (-want +got):\n%s", diff)
+	}
+	job, err := f.JobClient("ns").(interface {
+		Get(ctx context.Context, name string, opts metav1.GetOptions) (*batchv1.Job, error)
+	}).Get(t.Context(), hour(b, -1), metav1.GetOptions{})
+	if err != nil || len(f.store.all) != 1 || external.ID(job, snapshotAnnotation) != f.store.all[0].ID || b.Status.Snapshots[0].ID != f.store.all[0].ID {
+		t.Errorf("snapshots %v, Job %v, status %v, error %v, want one snapshot everywhere", f.store.all, job.Annotations, b.Status.Snapshots, err)
+	}
+	if ready := meta.FindStatusCondition(b.Status.Conditions, "Ready"); ready == nil || ready.Reason != "JobComplete" {
+		t.Errorf("Ready is %+v, want JobComplete", ready)
+	}
+
+	// The Job of this hour is gone, and the status knows it.
+	f.applied = nil
+	if _, err := f.Reconcile(t.Context(), b); err != nil || len(f.applied) > 0 {
+		t.Errorf("the second call applied %v, error %v, want no Job", f.applied, err)
+	}
+	if err := f.Cleanup(t.Context(), b); err != nil || len(f.store.all) > 0 {
+		t.Errorf("Cleanup() = %v, snapshots %v are left", err, f.store.all)
+	}
+}
+
+// TestReconcileFailures: a failure of one step stops no other one, and no condition is set next to it.
+func TestReconcileFailures(t *testing.T) {
+	b := owned()
+	f := newFixture(ended(b, -1, ""))
+	f.store.err = errors.New("service is down")
+	_, err := f.Reconcile(t.Context(), b)
+	if !errors.Is(err, f.store.err) || len(f.applied) != 1 || b.Status.LastTime == nil || len(b.Status.Conditions) > 0 {
+		t.Errorf("Reconcile() = %v with the Jobs %v and status %+v, want the error and the Job", err, f.applied, b.Status)
+	}
+	if err := f.Cleanup(t.Context(), b); !errors.Is(err, f.store.err) {
+		t.Errorf("Cleanup() = %v, want the error of the service", err)
+	}
+
+	b = owned()
+	f = newFixture(ended(b, -1, ""))
+	f.err = errors.New("quota")
+	_, err = f.Reconcile(t.Context(), b)
+	if !errors.Is(err, f.err) || !strings.Contains(err.Error(), "start the Job of 2100-01-01T00:00:00Z") || len(f.store.all) != 1 {
+		t.Errorf("Reconcile() = %v with the snapshots %v, want the error and the snapshot", err, f.store.all)
+	}
+	if b.Status.LastTime != nil {
+		t.Errorf("the last time is %v, want none before the Job exists", b.Status.LastTime)
+	}
+}
