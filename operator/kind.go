@@ -219,8 +219,9 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 		}
 		call.lend(obj, held)
 	}
-	res, err := k.run(call, obj)
-	call.checkNames(err)
+	res, failed := k.run(call, obj)
+	call.checkNames(failed)
+	err = failed
 	if field := outcome.Metadata(before, obj); field != "" {
 		err = errors.Join(err, fmt.Errorf("operator: Reconcile changed %s of its copy, which is never written: write it with a client: %w", field, reconcile.ErrTerminal))
 	}
@@ -230,19 +231,15 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 			_, err := consistency.ConfirmLive(ctx, k.Client.Namespace(before.GetNamespace()), before)
 			return err
 		})
-		if err != nil {
-			res.RequeueAfter = 0
-		}
 		if more && (res.RequeueAfter <= 0 || res.RequeueAfter > time.Second) {
 			res.RequeueAfter = time.Second
 		}
 	}
-	written := k.report(ctx, key, before, obj, outcome.Call{Err: err, Children: call.objects()}, err)
-	if err == nil && written != nil {
-		// Reconcile chose it for its success. Here it would replace the delay of the retry.
-		res.RequeueAfter = 0
+	err = k.report(ctx, key, before, obj, outcome.Call{Err: err, Children: call.objects()}, err)
+	if failed == nil && err != nil {
+		res.RequeueAfter = 0 // chosen for a success, it would replace the delay of the retry
 	}
-	return res, written
+	return res, err
 }
 
 // run calls Reconcile.
