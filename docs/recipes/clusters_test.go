@@ -122,6 +122,7 @@ func (f *fleet) reconcile(ctx context.Context, key object) (reconcile.Result, er
 func TestServerClusters(t *testing.T) {
 	t.Parallel()
 	configs := map[string]*rest.Config{"one": testserver.Config(t), "two": testserver.Own(t).Config()}
+	namespaces := map[string]string{"one": testserver.Namespace(t), "two": "default"}
 	type call struct {
 		cluster kubernetes.Interface
 		name    string
@@ -140,7 +141,7 @@ func TestServerClusters(t *testing.T) {
 	create := func(cluster, name string) {
 		t.Helper()
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"fleet": "yes"}}}
-		if _, err := kubernetes.NewForConfigOrDie(configs[cluster]).CoreV1().ConfigMaps("default").Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
+		if _, err := kubernetes.NewForConfigOrDie(configs[cluster]).CoreV1().ConfigMaps(namespaces[cluster]).Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

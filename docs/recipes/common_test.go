@@ -3,6 +3,7 @@ package recipes_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -31,6 +32,9 @@ func TestMain(m *testing.M) { testserver.Main(m) }
 // TestServer runs the recipes that need an API server and the kind Widget.
 func TestServer(t *testing.T) {
 	testserver.Needed(t)
+	// With -count, the definition of the last run is still being deleted.
+	runs++
+	widgetVersion.Group = fmt.Sprintf("run-%d.recipes.example.com", runs)
 	testserver.InstallCRD(t, widgetDefinition())
 	for name, test := range map[string]func(t *testing.T){
 		"Migration": testMigration,
@@ -82,7 +86,10 @@ func (w *Widget) DeepCopy() *Widget {
 
 func (w *Widget) DeepCopyObject() runtime.Object { return w.DeepCopy() }
 
-var widgetVersion = schema.GroupVersion{Group: "recipes.example.com", Version: "v1"}
+var (
+	widgetVersion = schema.GroupVersion{Group: "recipes.example.com", Version: "v1"}
+	runs          int // of TestServer
+)
 
 func widgetDefinition() map[string]any {
 	text := map[string]any{"type": "string"}

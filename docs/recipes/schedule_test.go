@@ -146,6 +146,7 @@ func testSchedule(t *testing.T) {
 	await(t, widgets, "w", func(w *Widget) bool {
 		return w.Status.LastRun != nil && time.Since(w.Status.LastRun.Time) < 1001*time.Hour
 	})
+	await(t, widgets, "w", func(w *Widget) bool { return strings.HasPrefix(ready(w), "True") }) // although the Job has not begun
 	list, err := kubernetes.NewForConfigOrDie(testserver.Config(t)).BatchV1().Jobs(namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("there are the Jobs %v, %v; want one", list, err)
