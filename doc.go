@@ -67,30 +67,30 @@
 //
 //   - adoption, release of objects: [owner.Claim]
 //   - alerts, dashboard, runbooks: [docs/alerts.md]
-//   - backoff, retries, rate limits: [queue.Exponential], [queue.TokenBucket], [queue.MaxOf]; for
-//     calls to a service, [docs/recipes/rate-limit.md]
+//   - backoff, retries, rate limits: [queue.Exponential], [queue.TokenBucket], [queue.MaxOf] for
+//     [queue.Config.RateLimiter]; in an operator, [operator.Controller.Loop]
+//   - calls to an external service, throttled: [docs/recipes/rate-limit.md]
 //   - children: [operator.Children] and [operator.Controller.Apply]; by hand, [ssa.ApplyChanged] and
 //     [owner.SetController]
 //   - clusters, several: [docs/recipes/clusters.md]
 //   - conditions, observedGeneration: [operator.Kind] and [status.Set]; in place of a phase,
 //     [docs/recipes/phase.md]
 //   - configuration that changes: [docs/recipes/settings.md]
-//   - conflicts, RetryOnConflict: return the error; [reconcile.Result] says what follows
+//   - conflicts (409), RetryOnConflict: return the error; [reconcile.Result] says what follows
 //   - cron, a schedule, run again later: [reconcile.Result.RequeueAfter], [docs/recipes/schedule.md]
 //   - deletions, DeletedFinalStateUnknown: [enqueue.Handler], [enqueue: a tombstone]
-//   - dependencies: wait for another object, or until it is ready: [operator.Reads], [kstatus.Of];
-//     [docs/recipes/wait.md]
+//   - dependencies: wait for another object, or until a Deployment is ready: [operator.Reads],
+//     [kstatus.Of]; [docs/recipes/wait.md]
 //   - dry run: [applyset.Set.Plan]; for one object, DryRun in the options of client-go
+//   - dynamic informers, kinds known at run time: [ondemand.Informers]; an optional kind,
+//     [operator.Reading.Optional]
 //   - envtest, an API server in tests: [server.Start]
 //   - errors that need no retry: [reconcile.ErrTerminal]
 //   - Events: [recorder.Recorder]
 //   - events of one object for many keys: [operator.Reads]; by hand, [operator.Watches],
 //     [enqueue: many keys]
 //   - exactly once in another service: [external.Once]
-//   - fake clients: [crdtest.NewFake]; [docs/testing.md]
 //   - finalizers: [operator.Reconciler.Cleanup]; by hand, [finalizer.Ensure], [finalizer.Plan]
-//   - kinds that are known at run time: [ondemand.Informers]; an optional kind,
-//     [operator.Reading.Optional]
 //   - leader election: [operator.Options.LeaseNamespace], [leader.Elector]; what runs beside it,
 //     [docs/recipes/singleton.md]
 //   - logging: [docs/logging.md]
@@ -109,13 +109,14 @@
 //   - RBAC, generated: [operator.Operator.Rules]
 //   - replicas that all work: [shard.Group], [docs/sharding.md]
 //   - Secrets and other objects that a reconcile reads: [operator.Reads]
-//   - signals, graceful shutdown: [shutdown.Context], [shutdown.Group]
+//   - SIGTERM, signals, graceful shutdown: [shutdown.Context], [shutdown.Group]
 //   - speed, 100,000 objects: [docs/performance.md]
 //   - stale caches, read your own writes: [consistency.Store]
 //   - standby that is warm: [leader: a warm standby]
 //   - stuck objects: [debug.Page], [docs/recipes/stuck-object.md]
 //   - tests under faults: [controllertest.Run]
 //   - tracing: [docs/tracing.md]
+//   - unit tests, fake clients: [crdtest.NewFake], [docs/crd.md]; [docs/testing.md]
 //   - watches, RetryWatcher: [watcher.RetryWatcher]
 //   - webhooks: [docs/recipes/admission.md]
 //   - without the assembly: [operator: the pieces], [docs/by-hand.md]
@@ -166,6 +167,7 @@
 // [debug.Profiles]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug#Profiles
 // [docs/alerts.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/alerts.md
 // [docs/by-hand.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/by-hand.md
+// [docs/crd.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/crd.md
 // [docs/logging.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/logging.md
 // [docs/memory.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/memory.md
 // [docs/namespaces.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/namespaces.md
@@ -227,6 +229,7 @@
 // [owner.Claim]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner#Claim
 // [owner.SetController]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner#SetController
 // [queue]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue
+// [queue.Config.RateLimiter]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#Config.RateLimiter
 // [queue.Exponential]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#Exponential
 // [queue.MaxOf]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#MaxOf
 // [queue.Queue.AddWith]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#Queue.AddWith

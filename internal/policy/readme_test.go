@@ -16,7 +16,7 @@ import (
 // that runs.
 func TestREADME(t *testing.T) {
 	readme := string(read(t, "README.md"))
-	if n := len(strings.Fields(readme)); n > 600 {
+	if n := words(readme); n > 600 {
 		t.Errorf("README.md has %d words, want at most 600", n)
 	}
 	program := read(t, "examples/minimal/main.go")
