@@ -131,7 +131,7 @@
 //   - CK3: If other users write a large or hostile object, a package that reads it stays
 //     bounded in time and memory.
 //   - CK4: If a process dies at any write of finalizer, status, ssa or applyset, repeated
-//     calls lead to the objects of a run without a crash.
+//     calls end in the same objects as without a crash.
 //   - CK5: If keys and groups are many or long, the size of a Snapshot stays bounded.
 //   - CK6: If a program has the rights that a package documents, the API server forbids
 //     none of the package's requests.

@@ -49,7 +49,7 @@
 //     reconcile begins.
 //   - OP7: If an informer follows settings, each replica makes its selection, and a replica
 //     without a selection takes no Lease.
-//   - OP8: If an object is being deleted, no function but Cleanup gets it.
+//   - OP8: If an object is being deleted, no function of Kind but Cleanup gets it.
 //   - OP9: If there is a Finalizer, it is stored before Reconcile is called.
 //   - OP10: If Reconcile changed the status, it is written once, only to the version that
 //     Reconcile got, and not after the loss of leadership.

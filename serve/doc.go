@@ -34,8 +34,9 @@
 //     parts, the response is 400.
 //   - SV6: If the files of a KeyPair change, connections use the new pair within 10s, or
 //     the last good one if the new pair is broken.
-//   - SV7: If other hosts can reach the address, New requires a Guard and a KeyPair;
-//     without a Guard, a Host that is not loopback gets 403.
+//   - SV7: If other hosts can reach the address, New requires a Guard, and a KeyPair unless
+//     Guard.PlainHTTP is set. Without a Guard, a request whose Host header is not loopback
+//     gets 403.
 //
 // # Caveats
 //

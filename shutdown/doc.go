@@ -32,8 +32,8 @@
 //
 //   - D1: If the group stops, parts stop in the reverse order of Add: a part's context
 //     ends when the one before has returned or used its time.
-//   - D2: If a part fails, the group stops and Run's error names the part; if a part
-//     returns nil early, the others continue.
+//   - D2: If a part returns an error, the group stops and Run's error names the part; if a
+//     part returns nil early, the others continue.
 //   - D3: If a part does not stop, Run stops the other parts and returns within GracePeriod,
 //     with a [LateError] that has the part's stacks.
 //   - D4: If parts are starting, a check fails or the stop has begun, the readiness

@@ -24,7 +24,7 @@
 // # Guarantees
 //
 //   - OD1: If Close returns nil, no handler of the Watch is running or will run, and the
-//     other Watches of the key miss no event.
+//     other Watches of its informer miss no event.
 //   - OD2: If several Watches of a key are open, they share an informer. If Close of the
 //     last Watch returns nil, the informer has stopped and is not referenced.
 //   - OD3: If Run returns nil, all informers and handlers have stopped; otherwise its error

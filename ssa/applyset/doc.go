@@ -25,9 +25,9 @@
 //     objects and no others.
 //   - AS3: If an object belongs to another set, has another controller, or Keep reports
 //     it, prune leaves it, also if that changed during the call.
-//   - AS4: If Apply would prune more than the bounds of the Set, a Namespace without
-//     PruneNamespaces or a CustomResourceDefinition without PruneCRDs, it prunes no object and
-//     returns an error.
+//   - AS4: If Apply would prune more than the bounds of the Set allow, or a Namespace
+//     without PruneNamespaces, or a CustomResourceDefinition without PruneCRDs, it prunes no
+//     object and returns an error.
 //   - AS5: If the members were listed within an hour, all are wanted with their Live, and
 //     nothing has changed, Set.Apply makes no request.
 //   - AS6: If an existing object was never a member, and neither Adopt nor Force allows it,
