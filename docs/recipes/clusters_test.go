@@ -2,6 +2,7 @@ package recipes_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -68,7 +69,7 @@ func (f *fleet) Run(ctx context.Context) error {
 	return group.Run(ctx)
 }
 
-func (f *fleet) add(name string, config *rest.Config) error {
+func (f *fleet) add(ctx context.Context, name string, config *rest.Config) error {
 	config = rest.CopyConfig(config)
 	config.Wrap(informer.EndSilentWatches(0)) // a dead connection ends, and so does Close
 	kube, err := kubernetes.NewForConfig(config)
@@ -85,19 +86,27 @@ func (f *fleet) add(name string, config *rest.Config) error {
 	_, err = c.watch.AddEventHandler(enqueue.Handler(f.loop.Source("configmaps"), func(cm *corev1.ConfigMap) []object {
 		return []object{{Cluster: name, NamespacedName: types.NamespacedName{Namespace: cm.Namespace, Name: cm.Name}}}
 	}))
-	return err
+	if err != nil {
+		return errors.Join(err, f.remove(ctx, name))
+	}
+	return nil
 }
 
-// remove returns when no event of the cluster can come any more.
+// remove returns nil when no event of the cluster can come any more. After an error it can be called again.
 func (f *fleet) remove(ctx context.Context, name string) error {
 	f.mu.Lock()
 	c := f.clusters[name]
-	delete(f.clusters, name)
 	f.mu.Unlock()
 	if c == nil {
 		return nil
 	}
-	return c.watch.Close(ctx)
+	if err := c.watch.Close(ctx); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.clusters, name)
+	return nil
 }
 
 func (f *fleet) reconcile(ctx context.Context, key object) (reconcile.Result, error) {
@@ -135,7 +144,7 @@ func TestServerClusters(t *testing.T) {
 		return nil
 	})
 	stop := run(t, t.Context(), f.Run, func() {})
-	if err := f.add("gone", &rest.Config{Host: "https://127.0.0.1:1"}); err != nil {
+	if err := f.add(t.Context(), "gone", &rest.Config{Host: "https://127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
 	}
 	create := func(cluster, name string) {
@@ -147,7 +156,7 @@ func TestServerClusters(t *testing.T) {
 	}
 	kube := map[string]kubernetes.Interface{}
 	for name, config := range configs {
-		if err := f.add(name, config); err != nil {
+		if err := f.add(t.Context(), name, config); err != nil {
 			t.Fatal(err)
 		}
 		kube[name] = f.clusters[name].kube

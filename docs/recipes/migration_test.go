@@ -55,7 +55,7 @@ func (m *migration) register(op *operator.Operator, namespace string) (*operator
 
 // reconcile migrates one page of Widgets.
 func (m *migration) reconcile(ctx context.Context, record *corev1.ConfigMap) (reconcile.Result, error) {
-	if record.Data["done"] == "true" {
+	if record.Name != migrationRecord || record.Data["done"] == "true" {
 		return reconcile.Result{}, nil
 	}
 	page, err := m.widgets.List(ctx, metav1.ListOptions{Limit: m.page, Continue: record.Data["continue"]})
@@ -99,8 +99,10 @@ func (m *migration) save(ctx context.Context, token string, done bool) (reconcil
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	_, err = m.records.Patch(ctx, migrationRecord, types.MergePatchType, patch, metav1.PatchOptions{})
-	return reconcile.Result{RequeueAfter: time.Millisecond}, err
+	if _, err := m.records.Patch(ctx, migrationRecord, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return reconcile.Result{}, err // RequeueAfter would replace the delay of its class
+	}
+	return reconcile.Result{RequeueAfter: time.Millisecond}, nil
 }
 
 // testMigration: a process that dies in the second page has a successor that does the rest, and the next

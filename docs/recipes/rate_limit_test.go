@@ -17,7 +17,7 @@ import (
 
 // A limited service may get so many requests in a second.
 type limited struct {
-	limiter *rate.Limiter // rate.NewLimiter(10, 5): 10 in a second, and 5 at once
+	limiter *rate.Limiter // rate.NewLimiter(10, 1): 10 in a second. A larger burst comes on top
 }
 
 // maxWait is the time for which a call keeps its worker.
