@@ -36,7 +36,8 @@ type Controller struct {
 	// be set before Run. A field that is zero gets this value in Run:
 	//
 	//	Workers      4, so calls with different keys run at once
-	//	Queue        queue.New, with the operator's metrics
+	//	Queue        queue.New, with the operator's metrics; for your own limits set one with a
+	//	             RateLimiter, and with the operator's Metrics as its MetricsProvider
 	//	Gate         consistency.New, for the resources of the operator
 	//	Metrics      the operator's
 	//	GracePeriod  20/28 of the operator's GracePeriod: 20s

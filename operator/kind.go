@@ -72,8 +72,8 @@ type Reconciler[T controllerkit.Object] struct {
 
 	// Phases has the values of the field status.phase. If it is set, the field follows from the
 	// condition Ready and the deletion; the value of Terminating needs a Cleanup. The API server's
-	// schema must allow the values. nil leaves the field to Reconcile. docs/myths.md has the
-	// reasons for conditions in place of a phase.
+	// schema must allow the values. A state without a value keeps the former one. nil leaves the
+	// field to Reconcile. docs/myths.md has the reasons for conditions in place of a phase.
 	Phases map[kstatus.State]string
 
 	// ReadOnly is for objects whose status belongs to another controller, such as a Deployment:
@@ -114,7 +114,7 @@ func (op *Operator) Inform(resource schema.GroupResource, informer cache.SharedI
 //   - status.conditions, of type metav1.Condition, gets Ready. obj has no such condition during the
 //     call, so one that Reconcile sets is kept. Otherwise Ready follows from the error of the call.
 //
-// After nil, Ready has the state of the objects of Apply by package kstatus, and is true without any. Terminal,
+// After nil, Ready has the state of the objects that this call has applied, by package kstatus, and is true without any. Terminal,
 // rejected and forbidden errors make it false, with the class as the reason and the error as the
 // message. So do other errors if the calls of the key have failed for 10s. Conflicts, stale and
 // cancelled calls, and the loss of leadership leave Ready and observedGeneration unchanged.

@@ -5,7 +5,10 @@
 //	go run github.com/controllerkit/controllerkit/cmd/newoperator@latest shop example.com/shop Shop shop.example.com
 //
 // FOLDER is new. The repository is the website example of this library under the other names, and
-// requires the version of the library that the command has.
+// requires the version of the library that the command has. Before the arguments can stand:
+//
+//	-plural NAME      the plural of the kind in lower case; the default is by the English rule
+//	-library FOLDER   use the checkout of controllerkit in FOLDER instead of a release
 package main
 
 import (

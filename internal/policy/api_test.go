@@ -24,6 +24,7 @@ var update = flag.Bool("update", false, "write the golden files of the exported 
 // TestAPI holds that the exported API is what testdata/api/*.txt says, so that a change
 // of it is seen in review. go test ./internal/policy -run TestAPI -update writes the files.
 func TestAPI(t *testing.T) {
+	root(t)
 	for _, name := range append([]string{common}, published()...) {
 		t.Run(name, func(t *testing.T) {
 			dir := name
@@ -102,6 +103,7 @@ func exported(t *testing.T, p *doc.Package, fset *token.FileSet) string {
 // TestDocumented holds that every exported identifier and every exported field
 // says what it is.
 func TestDocumented(t *testing.T) {
+	root(t)
 	for _, name := range append([]string{"."}, published()...) {
 		p, fset, _ := parsePackage(t, name)
 		complain := func(pos token.Pos, what string) {
@@ -137,6 +139,7 @@ func TestDocumented(t *testing.T) {
 // TestExamples holds that every entry point is shown: each exported function
 // and each type that runs is used in an Example whose output is checked.
 func TestExamples(t *testing.T) {
+	root(t)
 	for _, name := range published() {
 		t.Run(name, func(t *testing.T) {
 			p, _, tests := parsePackage(t, name)
@@ -193,6 +196,7 @@ func takesTB(f *ast.FuncDecl) bool {
 // TestErrorPrefixes holds that no text of an error begins with the name of another package
 // of the library, or has the name of its own package twice.
 func TestErrorPrefixes(t *testing.T) {
+	root(t)
 	names := map[string]bool{}
 	for _, dir := range published() {
 		names[path.Base(dir)] = true

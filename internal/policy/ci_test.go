@@ -13,6 +13,7 @@ import (
 // TestVulncheck holds that .ci/vulncheck fails for every failure except an unreachable
 // vulnerability database.
 func TestVulncheck(t *testing.T) {
+	root(t)
 	const unreachable = `govulncheck: fetching vulnerabilities: Get "https://vuln.go.dev/index/modules.json.gz": dial tcp: lookup vuln.go.dev: no such host`
 	for _, tt := range []struct {
 		name, output string
@@ -42,6 +43,7 @@ func TestVulncheck(t *testing.T) {
 // TestVulncheckModules holds that .ci/vulncheck scans each module of the repository. The
 // modules in internal folders are only for its own development.
 func TestVulncheckModules(t *testing.T) {
+	root(t)
 	root, err := filepath.Abs(".")
 	if err == nil {
 		root, err = filepath.EvalSymlinks(root)

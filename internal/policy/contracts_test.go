@@ -17,6 +17,7 @@ import (
 // TestContracts holds that the root package stays one page of declarations: it imports the
 // standard library and apimachinery alone.
 func TestContracts(t *testing.T) {
+	root(t)
 	src, err := os.ReadFile("contracts.go")
 	if err != nil {
 		t.Fatal(err)
@@ -38,6 +39,7 @@ func TestContracts(t *testing.T) {
 // root package again, and that no error is marked by a method that the root package does not
 // name.
 func TestContractsAreDeclaredOnce(t *testing.T) {
+	root(t)
 	contracts := map[string]bool{}
 	for _, text := range interfaces(t, "contracts.go") {
 		contracts[text] = true

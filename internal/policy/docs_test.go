@@ -17,6 +17,7 @@ import (
 
 // TestPackageComments holds that every package says what it is.
 func TestPackageComments(t *testing.T) {
+	root(t)
 	for _, p := range goList(t, "./...") {
 		if strings.Contains(p.ImportPath, "/client/") {
 			continue // generated
@@ -34,6 +35,7 @@ func TestPackageComments(t *testing.T) {
 // TestPackageCommentsAreShort holds that a reader of ten minutes can read a package
 // comment: the words before the first heading are enough to use the package.
 func TestPackageCommentsAreShort(t *testing.T) {
+	root(t)
 	for _, name := range published() {
 		p, _, _ := parsePackage(t, name)
 		intro, _, _ := strings.Cut(p.Doc, "\n# ")
@@ -59,6 +61,7 @@ func words(text string) (n int) {
 // TestFirstTest holds that the test which the package comment of controllertest
 // shows is one that runs, and is short.
 func TestFirstTest(t *testing.T) {
+	root(t)
 	source, err := os.ReadFile("controllertest/first_test.go")
 	if err != nil {
 		t.Fatal(err)
@@ -91,6 +94,7 @@ func TestFirstTest(t *testing.T) {
 // tracing.md are about the modules managerkit and tracing, whose TestDocs compile them. The code of
 // docs/recipes is that of its tests: see TestRecipes.
 func TestDocs(t *testing.T) {
+	root(t)
 	var pages []string
 	err := filepath.WalkDir("docs", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && path == filepath.Join("docs", "recipes") {
@@ -168,6 +172,7 @@ func TestDocs(t *testing.T) {
 // TestNamespacesPage holds that docs/namespaces.md shows the code that operator's
 // TestServerNamespaces runs.
 func TestNamespacesPage(t *testing.T) {
+	root(t)
 	page, err := os.ReadFile("docs/namespaces.md")
 	if err != nil {
 		t.Fatal(err)
@@ -185,6 +190,7 @@ func TestNamespacesPage(t *testing.T) {
 
 // TestByHandPage holds that docs/by-hand.md shows the code that operator's TestServerKind compares with Kind.
 func TestByHandPage(t *testing.T) {
+	root(t)
 	page, err := os.ReadFile("docs/by-hand.md")
 	if err != nil {
 		t.Fatal(err)
@@ -203,6 +209,7 @@ func TestByHandPage(t *testing.T) {
 // TestRecipes holds that a page of docs/recipes is short, and that it shows whole declarations of the
 // package's tests and whole files of its testdata, as they are.
 func TestRecipes(t *testing.T) {
+	root(t)
 	pages, err := filepath.Glob("docs/recipes/*.md")
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("the pages are %v, %v", pages, err)
@@ -263,6 +270,7 @@ func TestRecipes(t *testing.T) {
 
 // TestMyths holds that the tests exist which docs/myths.md names as proofs.
 func TestMyths(t *testing.T) {
+	root(t)
 	page, err := os.ReadFile("docs/myths.md")
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 // TestTestFiles holds that doc_test.go of a package with many test files names each of them, so
 // that a reader finds the proof of a behavior.
 func TestTestFiles(t *testing.T) {
+	root(t)
 	for _, name := range published() {
 		files, err := filepath.Glob(filepath.Join(name, "*_test.go"))
 		if err != nil {

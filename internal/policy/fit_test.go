@@ -67,6 +67,7 @@ var (
 // TestErrorMethods checks the three methods by which packages classify each other's
 // errors.
 func TestErrorMethods(t *testing.T) {
+	root(t)
 	store := consistency.New(consistency.Config{})
 	key := types.NamespacedName{Name: "a"}
 	if err := store.AddInformer(coordinationv1.Resource("leases"), cache.NewSharedIndexInformer(&cache.ListWatch{}, &coordinationv1.Lease{}, 0, nil)); err != nil {
@@ -110,6 +111,7 @@ func (r results) ReconcileFinished(ctx context.Context, controller, result strin
 // TestResultsHaveSeries checks that metrics initializes exactly one series for each
 // result of reconcile's table.
 func TestResultsHaveSeries(t *testing.T) {
+	root(t)
 	registry := prometheus.NewRegistry()
 	m, err := metrics.New(registry)
 	if err != nil {
@@ -145,6 +147,7 @@ func TestResultsHaveSeries(t *testing.T) {
 // reconcile. If the Lease is lost, a running call is cancelled at once, even during a
 // graceful stop. The next term continues with the same queue.
 func TestLostLeaseCancelsReconcile(t *testing.T) {
+	root(t)
 	for _, tt := range []struct {
 		name     string
 		stopping bool // a graceful stop begins before the loss
@@ -216,6 +219,7 @@ func TestLostLeaseCancelsReconcile(t *testing.T) {
 
 // TestSharedMetrics checks that the packages share one registry.
 func TestSharedMetrics(t *testing.T) {
+	root(t)
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		m, err := metrics.New(registry)

@@ -43,6 +43,7 @@ const common = "controllerkit"
 // packages' documentation, with its id and in its words, that the tests it names prove
 // it by their comments, and that it counts the other tests that do.
 func TestGuarantees(t *testing.T) {
+	root(t)
 	src, err := os.ReadFile("GUARANTEES.md")
 	if err != nil {
 		t.Fatal(err)

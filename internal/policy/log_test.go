@@ -57,6 +57,7 @@ func logLines(file *ast.File) (lines []logLine) {
 // internal/testlog, themselves or by testserver.Main: it ends the process at a value that
 // some logger could not print.
 func TestLogLines(t *testing.T) {
+	root(t)
 	goodKey := regexp.MustCompile(`^"[a-z][A-Za-z0-9]*"$`)
 	found := map[string]int{} // by folder
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {

@@ -12,6 +12,7 @@ import (
 // TestMakefile holds that each test that the Makefile runs by name is in one of the packages beside
 // it, and that their tests declare the flags: go test passes with "no tests to run".
 func TestMakefile(t *testing.T) {
+	root(t)
 	src, err := os.ReadFile("Makefile")
 	if err != nil {
 		t.Fatal(err)

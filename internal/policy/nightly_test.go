@@ -12,6 +12,7 @@ import (
 // TestNightly holds that make explore and the jobs of nightly.yml have the same parts, and that
 // the budgets of each part fit into the time of its job, with a tenth of it for compilation.
 func TestNightly(t *testing.T) {
+	root(t)
 	workflow, err := os.ReadFile(".github/workflows/nightly.yml")
 	if err != nil {
 		t.Fatal(err)

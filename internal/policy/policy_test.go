@@ -17,12 +17,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestMain runs the tests in the root folder of the repository.
-func TestMain(m *testing.M) {
-	if err := os.Chdir("../.."); err != nil {
-		panic(err)
-	}
-	os.Exit(m.Run())
+// root begins a test in the root folder of the repository. Before m.Run of a TestMain the change of
+// the folder would not be noted, and go test would repeat the results of other files.
+func root(t *testing.T) {
+	t.Helper()
+	t.Chdir("../..")
 }
 
 const module = "github.com/controllerkit/controllerkit"
@@ -78,6 +77,7 @@ func published() []string {
 // TestLibraryIsWhole holds that the list above, the folders and the map in
 // doc.go name the same packages.
 func TestLibraryIsWhole(t *testing.T) {
+	root(t)
 	var got []string
 	for _, p := range goList(t, "./...") {
 		rel := strings.TrimPrefix(p.ImportPath, module+"/")
@@ -105,6 +105,7 @@ func TestLibraryIsWhole(t *testing.T) {
 // standard library alone. Shared rules live in internal packages, which all may import. Templates call methods by
 // name, so the linker keeps all methods of a program that imports them: a controller is then twice as large.
 func TestImports(t *testing.T) {
+	root(t)
 	packages := library()
 	patterns := make([]string, len(packages))
 	for i, name := range packages {
@@ -138,6 +139,7 @@ var heavy = regexp.MustCompile(`^(go\.etcd\.io/|k8s\.io/(kubernetes|apiserver|ap
 // module@version, heavy requirements would become every user's, and Kubernetes
 // builds only with all of its staging modules at one version.
 func TestModules(t *testing.T) {
+	root(t)
 	type require struct{ Path, Version string }
 	mod := func(dir string) (m struct {
 		Go      string

@@ -15,6 +15,7 @@ import (
 // TestREADME holds that the README stays short and that the code it shows is a part of a program
 // that runs.
 func TestREADME(t *testing.T) {
+	root(t)
 	readme := string(read(t, "README.md"))
 	if n := words(readme); n > 600 {
 		t.Errorf("README.md has %d words, want at most 600", n)
@@ -43,6 +44,7 @@ func TestREADME(t *testing.T) {
 // TestREADMEFigures holds that each figure of the README is the one of the row or the page that it
 // names, and that its counts are right.
 func TestREADMEFigures(t *testing.T) {
+	root(t)
 	readme := string(read(t, "README.md"))
 	results := string(read(t, "internal/bench/RESULTS.md"))
 	rows := regexp.MustCompile(`(?m)^\| (.+) \| ([\w ,-]+): (\S+)( \w+)? \| (\S+)( \w+)? \| \[([^]]+)\]\(([^)#]+)(#\w+)?\) \|$`).FindAllStringSubmatch(readme, -1)
@@ -97,6 +99,7 @@ func median(cell string) string {
 // TestQuestions holds that each link of doc.go leads to a package, a name, an example or a page that
 // exists, and that the index of questions has links.
 func TestQuestions(t *testing.T) {
+	root(t)
 	src := string(read(t, "doc.go"))
 	links := regexp.MustCompile(`(?m)^// \[([^]]+)\]: (\S+)$`).FindAllStringSubmatch(src, -1)
 	if len(links) < len(library()) {

@@ -28,6 +28,7 @@ func larger() map[string]int {
 
 // TestSize holds that the packages stay small.
 func TestSize(t *testing.T) {
+	root(t)
 	for _, name := range published() {
 		p, _, _ := parsePackage(t, name)
 		names := len(p.Funcs) + len(p.Types)

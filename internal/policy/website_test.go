@@ -18,6 +18,7 @@ import (
 // TestWebsiteNamesFew holds that an operator needs few names of the library: the packages'
 // functions, types and constants, and the methods and fields, by name.
 func TestWebsiteNamesFew(t *testing.T) {
+	root(t)
 	packages := []string{"./examples/website", "./examples/website/controller"}
 	exports := map[string]string{}
 	for line := range strings.Lines(string(run(t, ".", "go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, packages...)...))) {
@@ -67,6 +68,7 @@ func TestWebsiteNamesFew(t *testing.T) {
 // TestWebsiteIsShort holds that an operator stays about as long as with another framework:
 // the lines with code of the website example, without its API types and its DNS service.
 func TestWebsiteIsShort(t *testing.T) {
+	root(t)
 	lines := func(file string) (n int) {
 		src, err := os.ReadFile(file)
 		if err != nil {
