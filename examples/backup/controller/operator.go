@@ -105,7 +105,9 @@ func New(config *rest.Config, o Options) (*operator.Operator, error) {
 	op.Writes(batchv1.Resource("jobs"), "delete") // Prune would need all kept Jobs to be applied again
 
 	r.Apply = c.Apply
-	r.Jobs = func(ctx context.Context, b *v1.Backup) ([]*batchv1.Job, error) { return jobs.ByIndex(ctx, byOwner, string(b.UID)) }
+	r.Jobs = func(ctx context.Context, b *v1.Backup) ([]*batchv1.Job, error) {
+		return jobs.ByIndex(ctx, byOwner, string(b.UID))
+	}
 	r.JobClient = func(namespace string) JobClient { return kube.BatchV1().Jobs(namespace) }
 	r.Settings = func(ctx context.Context) (Settings, error) {
 		// This read makes each change of the ConfigMap run the backup again.

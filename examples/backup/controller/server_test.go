@@ -47,7 +47,7 @@ func TestMain(m *testing.M) { testserver.Main(m) }
 // clock is the time of an operator.
 type clock struct{ nanoseconds atomic.Int64 }
 
-func (c *clock) now() time.Time                { return begin.Add(time.Duration(c.nanoseconds.Load())) }
+func (c *clock) now() time.Time               { return begin.Add(time.Duration(c.nanoseconds.Load())) }
 func (c *clock) advance(passed time.Duration) { c.nanoseconds.Add(int64(passed)) }
 
 // world is an operator of backups with its settings, its store and its clock.
