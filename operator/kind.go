@@ -224,21 +224,19 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 	if field := outcome.Metadata(before, obj); field != "" {
 		err = errors.Join(err, fmt.Errorf("operator: Reconcile changed %s of its copy, which is never written: write it with a client: %w", field, reconcile.ErrTerminal))
 	}
-	if err == nil && k.Prune {
+	succeeded := err == nil
+	if succeeded && k.Prune {
 		var more bool
 		more, err = k.c.pruneChildren(ctx, call, func(ctx context.Context) error {
 			_, err := consistency.ConfirmLive(ctx, k.Client.Namespace(before.GetNamespace()), before)
 			return err
 		})
-		if err != nil {
-			res.RequeueAfter = 0
-		}
 		if more && (res.RequeueAfter <= 0 || res.RequeueAfter > time.Second) {
 			res.RequeueAfter = time.Second
 		}
 	}
 	written := k.report(ctx, key, before, obj, outcome.Call{Err: err, Children: call.objects()}, err)
-	if err == nil && written != nil {
+	if succeeded && written != nil {
 		// Reconcile chose it for its success. Here it would replace the delay of the retry.
 		res.RequeueAfter = 0
 	}
