@@ -52,20 +52,31 @@ func (c *clocks) of(namespace string) *clock {
 }
 
 // TestExplore runs the life of a backup many times, each time with a fault at another moment.
-// By default it runs a sample of the plans with a crash, a lost response or a stale cache. With
-// EXPLORE_BUDGET, for example 10m, it runs plans with any fault until that time has passed.
+// By default it runs plans about the requests that must have no second effect. With EXPLORE_BUDGET, for
+// example 10m, it runs plans with any fault at any request until that time has passed.
 func TestExplore(t *testing.T) {
 	t.Parallel()
-	options := controllertest.Options{
-		Config: testserver.Config(t), Sample: 12, Parallel: 12, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true,
-		Faults: []controllertest.Kind{controllertest.CrashBefore, controllertest.CrashAfter, controllertest.LostResponse, controllertest.Hold, controllertest.TimeTravel},
+	options := controllertest.Options{Config: testserver.Config(t), Parallel: 10, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true}
+	const (
+		create    = "external create [uid backups.backup.example.com]"
+		finalizer = "patch backups.backup.example.com nightly metadata.finalizers#1"
+		intent    = "patch jobs.batch nightly-4102444800 metadata.annotations#1"
+		id        = "patch jobs.batch nightly-4102444800 metadata.annotations#2"
+		fields    = " metadata.annotations,metadata.labels,metadata.ownerReferences,spec.activeDeadlineSeconds,spec.backoffLimit,spec.template#1"
+		first     = "apply jobs.batch nightly-4102444800" + fields
+		second    = "apply jobs.batch nightly-4102448400" + fields
+	)
+	options.Plans = []string{
+		"crash-after@" + finalizer, "user-delete(backups.backup.example.com/nightly)@" + finalizer,
+		"crash-after@" + first, "lost-response@" + first, "hold(jobs.batch)@" + second,
+		"crash-after@" + intent, "crash-after@" + create + "#1", "lost-response@" + create + "#2", "crash-before@" + id,
 	}
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
 		var err error
 		if options.Budget, err = time.ParseDuration(text); err != nil {
 			t.Fatalf("EXPLORE_BUDGET: %v", err)
 		}
-		options.Sample, options.Parallel, options.Faults = 0, 24, nil
+		options.Plans, options.Parallel = nil, 24
 	}
 	var all clocks
 	controllertest.Explore(t, controllertest.Scenario{

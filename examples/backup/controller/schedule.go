@@ -34,7 +34,7 @@ func jobName(b *v1.Backup, due time.Time) string {
 func dueTime(job *batchv1.Job) (time.Time, error) {
 	due, err := time.Parse(time.RFC3339, job.Annotations[dueAnnotation])
 	if err != nil {
-		return time.Time{}, fmt.Errorf("Job %s: annotation %s: %w", job.Name, dueAnnotation, err)
+		return time.Time{}, fmt.Errorf("annotation %[2]s of Job %[1]s: %[3]w", job.Name, dueAnnotation, err)
 	}
 	return due, nil
 }

@@ -99,7 +99,7 @@ func TestRetention(t *testing.T) {
 	}
 	bad := history(success, success)
 	bad[0].Annotations = nil
-	if got, err := controller.Beyond(bad, 1); err == nil || !strings.Contains(err.Error(), "Job a: annotation backup.example.com/due") || len(got) > 0 {
+	if got, err := controller.Beyond(bad, 1); err == nil || !strings.Contains(err.Error(), "annotation backup.example.com/due of Job a") || len(got) > 0 {
 		t.Errorf("a Job without a time: %v, error %v, want it kept and named", got, err)
 	}
 }

@@ -88,7 +88,7 @@ func (l *Live) Load(get func() (*corev1.ConfigMap, error)) (Settings, error) {
 	}
 	settings, err := ParseSettings(configMap.Data)
 	if err != nil {
-		return l.valid, fmt.Errorf("ConfigMap %s/%s: %w", configMap.Namespace, configMap.Name, err)
+		return l.valid, fmt.Errorf("settings %s/%s: %w", configMap.Namespace, configMap.Name, err)
 	}
 	l.Level.Set(settings.LogLevel)
 	l.Limit.Set(settings.Workers)

@@ -76,7 +76,7 @@ func TestLive(t *testing.T) {
 		t.Fatalf("error %v, level %v, want WARN", err, live.Level.Level())
 	}
 	got, err := load(map[string]string{"namespaces": "a", "logLevel": "DEBUG", "retention": "0"}, nil)
-	if diff := cmp.Diff(good, got); diff != "" || err == nil || !strings.Contains(err.Error(), `ConfigMap system/settings: retention is "0"`) || live.Level.Level() != slog.LevelWarn {
+	if diff := cmp.Diff(good, got); diff != "" || err == nil || !strings.Contains(err.Error(), `settings system/settings: retention is "0"`) || live.Level.Level() != slog.LevelWarn {
 		t.Errorf("invalid settings: error %v, level %v, want the last valid ones (-want +got):\n%s", err, live.Level.Level(), diff)
 	}
 	gone := errors.New("gone")

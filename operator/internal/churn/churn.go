@@ -22,6 +22,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -189,6 +190,9 @@ func (f *Finder) setLocked(id child, s *streak) {
 func (f *Finder) Created(ctx context.Context, owner metav1.Object, config *unstructured.Unstructured, children []metav1.Object, whole func(metav1.Object) metav1.Object) {
 	if generation := owner.GetGeneration(); generation == 0 || fields.Read(owner).Observed != generation {
 		return // its spec can be the reason
+	}
+	if config.GroupVersionKind().GroupKind() == (schema.GroupKind{Group: "batch", Kind: "Job"}) {
+		return // one for each interval is right
 	}
 	name := config.GetName()
 	for _, o := range children[:min(len(children), maxStreaks)] {

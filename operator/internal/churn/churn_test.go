@@ -212,8 +212,10 @@ func TestRenamed(t *testing.T) {
 		config, stored        map[string]any
 		observed              int64
 		named                 bool // the call names the former one
+		job                   bool // not a ConfigMap
 		found                 bool
 	}{
+		{name: "a Job for each interval", created: "job-1700000000", former: "job-1600000000", job: true},
 		{name: "uid", created: "a-2c7d", former: "a-91fe", found: true},
 		{name: "time", created: "job-1700000000", former: "job-1600000000", found: true},
 		{name: "content with its name", created: "a-2c7d", former: "a-91fe", config: map[string]any{"app": "x-a-2c7d"}, stored: map[string]any{"app": "x-a-91fe", "default": "y"}, found: true},
@@ -229,7 +231,12 @@ func TestRenamed(t *testing.T) {
 			b := newBench(t)
 			b.owner.Object["status"] = map[string]any{"observedGeneration": int64(1) + tt.observed}
 			former := object("ConfigMap", tt.former, tt.stored)
-			b.Created(b.ctx, b.owner, object("ConfigMap", tt.created, tt.config), []metav1.Object{former}, func(o metav1.Object) metav1.Object {
+			created := object("ConfigMap", tt.created, tt.config)
+			if tt.job {
+				created.SetAPIVersion("batch/v1")
+				created.SetKind("Job")
+			}
+			b.Created(b.ctx, b.owner, created, []metav1.Object{former}, func(o metav1.Object) metav1.Object {
 				if tt.named {
 					return nil
 				}
