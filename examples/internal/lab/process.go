@@ -45,7 +45,7 @@ func StartProcess(bin string, args ...string) (*Process, error) {
 // caller must end it.
 func StartApart(bin string, args ...string) (*Process, error) {
 	cmd := exec.Command(bin, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = apart()
 	return start(cmd)
 }
 

@@ -1,0 +1,8 @@
+//go:build !windows
+
+package lab
+
+import "syscall"
+
+// apart is for a process that Ctrl-C in the terminal does not reach.
+func apart() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
