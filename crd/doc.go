@@ -35,9 +35,9 @@
 //     no object, and a Watch sends an event of type Error.
 //   - CR2: If a Create, Update or Apply sets a field that the schema lacks, it is
 //     rejected, unless the options set FieldValidation.
-//   - CR3: If an object does not fit the Go type, an informer of [Client.Informer] goes on
-//     without it. Get of the lister and of the client returns an [ErrMalformed], and a list
-//     returns the other objects and an ErrMalformed.
+//   - CR3: If an object does not fit the Go type, an informer of [Client.Informer] continues
+//     with all others. Get of the lister and of the client returns an [ErrMalformed], and a
+//     list returns the other objects and an ErrMalformed.
 //   - CR4: If an object ceases to fit the Go type, handlers get an update, and no deletion until
 //     it is deleted.
 //

@@ -38,8 +38,8 @@
 //
 // # Guarantees
 //
-//   - EX1: If processes crash, or requests or calls fail or lose their responses, Once
-//     creates one thing for each object and finally returns its id.
+//   - EX1: If Once is called until it returns an id, it creates one thing for each object,
+//     also if processes crash, or requests or calls fail or lose their responses.
 //   - EX2: If the object is stale when Once patches it, Once does not call Create.
 //
 // # Caveats

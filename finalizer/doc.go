@@ -43,8 +43,8 @@
 //   - F5: If cleanup fails, panics or crashes, the deleted object's finalizer remains.
 //   - F6: If the API server refuses a stale copy, the error is a Conflict, and a
 //     rejection by validation or admission keeps its class.
-//   - F7: If a pass removes the finalizer, it did or gave up every step, in the declared
-//     order.
+//   - F7: If a pass removes the finalizer, every step was done or given up before, in the
+//     declared order.
 //   - F8: If a [Plan] starts a step, a read at most 1s before returned the same object,
 //     being deleted and with the finalizer.
 //   - F9: If a step is given up, GiveUpAfter has passed, it had a last try with half of

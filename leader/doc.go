@@ -37,8 +37,9 @@
 //     expires.
 //   - L9: If a leader crashes and the API server is reachable, a standby leads after at
 //     most LeaseDuration + 1.2 RetryPeriod + 250ms.
-//   - L10: If the application's rate limiter is exhausted or connections die silently, an
-//     Elector with [NewClient] leads on if new connections work.
+//   - L10: If the application's rate limiter is exhausted or its connections die silently,
+//     an Elector whose client is of [NewClient] keeps the leadership, if new connections
+//     work.
 //   - L11: If RenewDeadline has passed since the last renewal, by the monotonic or the wall
 //     clock, Term.Check returns ErrLost, also after a suspend.
 //   - L12: If a response is not the API server's, such as a proxy's 404, it counts as an

@@ -75,7 +75,8 @@
 //
 //   - M1: If names, results, methods or codes vary without limit, the number and size of
 //     the series stay bounded.
-//   - M2: Labels contain no credentials and no names of objects, except Leases.
+//   - M2: Labels of metrics contain no credentials, and no names of objects except those of
+//     Leases.
 //
 // # Caveats
 //

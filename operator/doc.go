@@ -23,14 +23,14 @@
 //
 // # Pieces
 //
-// [Operator.Controller] with [For], [Owns] and [Watches] adds a function of a key, with clients that you make
-// from [Operator].Config. The fields of Operator and Controller.Loop may change before Run.
+// [Operator.Controller] with [For], [Owns] and [Watches] adds a function of a key, with clients
+// of [Operator].Config. The fields of Operator and Controller.Loop may change before Run.
 //
 // # Stop
 //
 // When the context of Run is done, no call starts, running calls finish, the Lease is
-// released, Events are written, informers and server stop. By default a call may take 15s, the
-// calls that run have 20s, the election waits 22s for them, and the process ends within 28s, before
+// released, Events are written, informers and server stop. By default a call may take 15s, all
+// calls have 20s, the election waits 22s for them, and the process ends within 28s, before
 // the Pod's 30s. GracePeriod scales them all.
 //
 // # Guarantees
@@ -51,10 +51,10 @@
 //     without a selection takes no Lease.
 //   - OP8: If an object is being deleted, no function of Kind but Cleanup gets it.
 //   - OP9: If there is a Finalizer, it is stored before Reconcile is called.
-//   - OP10: If Reconcile changed the status, it is written once, only to the version that
-//     Reconcile got, and not after the loss of leadership.
+//   - OP10: If Reconcile changed the status, it is written at most once, only to the version
+//     that Reconcile got, and not after a panic or the loss of leadership.
 //   - OP11: If Apply finds an object that is not a child of the call's object, it leaves it alone.
-//   - OP12: If Reconcile, Apply or a Reader fails, nothing is pruned.
+//   - OP12: If Reconcile, Apply or a Reader fails, the call prunes no children.
 //   - OP13: If a function of Kind changes an object that it got, no cache changes.
 //   - OP14: If an object that the last call of a key has read by a Reader changes, the key runs.
 //   - OP15: If an optional resource is not served, its reads return an error, and its readers

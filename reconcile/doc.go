@@ -50,8 +50,8 @@
 //     second; a key with at most 10 events a second is not delayed.
 //   - R10: Without events, resyncs, RequeueAfter or a new Run, at most 15 calls of a failing
 //     key in an hour are rejected or forbidden.
-//   - R11: A failing key runs at its deadline and at each event of another's write; a call that
-//     ends before the deadline neither counts nor moves it.
+//   - R11: A failing key runs when its delay is over and at each event of another's write;
+//     earlier failures neither count nor move it.
 //   - R12: A call that has read the same or a newer version follows each event of another's
 //     write.
 //   - R13: A call's own writes run its key at most once after a success, when the cache shows

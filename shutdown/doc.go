@@ -34,10 +34,10 @@
 //     ends when the one before has returned or used its time.
 //   - D2: If a part returns an error, the group stops and Run's error names the part; if a
 //     part returns nil early, the others continue.
-//   - D3: If a part does not stop, Run stops the other parts and returns within GracePeriod,
-//     with a [LateError] that has the part's stacks.
-//   - D4: If parts are starting, a check fails or the stop has begun, the readiness
-//     handler responds 503, with names but not the errors of checks.
+//   - D3: If a part does not stop in time, Run stops the other parts and returns within
+//     GracePeriod, with a [LateError] that has the part's stacks.
+//   - D4: If parts are starting, a check fails or the stop has begun, the readiness handler
+//     responds 503, with the names of the checks but not their errors.
 //
 // # Caveats
 //

@@ -52,8 +52,8 @@
 //     ErrRestored and lists before it delivers another event.
 //   - W4: If a request or stream fails or is delayed, a Retrying event reports it; pauses
 //     grow, are random and bounded, and respect Retry-After.
-//   - W5: If a watcher starts from LastResourceVersion, it delivers every event that was
-//     not handled.
+//   - W5: If a watcher starts from LastResourceVersion, it delivers every event that was not
+//     handled, or, if that version has expired, what W2 says.
 //   - W6: If the consumer leaves the loop or ctx is done, the loop closes its stream and
 //     waits for its goroutines before it ends.
 //

@@ -14,6 +14,7 @@
 // # Guarantees
 //
 //   - E1: Each call is atomic, and calls run one after the other.
-//   - E2: If a call goes over [Connect], it runs at most once, its error keeps its
-//     identity, and an unknown outcome is an error.
+//   - E2: If a controller in another process calls the fake service by [Connect], each call
+//     runs at most once, its error is the same for errors.Is, and an unknown outcome is an
+//     error.
 package cloud

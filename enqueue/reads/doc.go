@@ -32,8 +32,8 @@
 //     adds the key.
 //   - RM2: If an object enters or leaves what the last call of a key has listed, or changes in
 //     it, its Handler adds the key.
-//   - RM3: If the last call of a key returned without a panic or the end of its context, and
-//     has not read an object, an event of the object does not add the key.
+//   - RM3: If the last call of a key has not read an object, and did not panic or end with
+//     its context, an event of the object does not add the key.
 //   - RM4: If a read has no context of a running call, it returns an error.
 //
 // # Caveats

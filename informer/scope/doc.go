@@ -22,8 +22,8 @@
 //
 //   - SC1: If Select adds a namespace, the lister shows all of its objects at once, and then
 //     the handlers get their additions.
-//   - SC2: If a namespace cannot be listed, Select shows the others, its error names the
-//     namespace, and the namespace is shown when an attempt of client-go to list it succeeds.
+//   - SC2: If a namespace cannot be listed, Select shows the others and returns an error
+//     that names it. It is shown later, when a list of it succeeds.
 //   - SC3: If a namespace leaves the selection, each handler gets one deletion for each of
 //     its objects, and then no event of them.
 //   - SC4: If the selection changes while objects change, each handler gets the addition of
