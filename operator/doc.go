@@ -2,7 +2,7 @@
 // object: its children, the write of its status, its finalizer, the leader election, the rights, probes,
 // metrics, Events and the ordered stop follow from it.
 //
-// It corresponds to the manager and the builder of controller-runtime:
+// It corresponds to the manager and builder of controller-runtime:
 //
 //	op, err := operator.New(config, operator.Options{Name: "widgets", LeaseNamespace: namespace, Listen: ":8080"})
 //	if err != nil {
