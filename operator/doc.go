@@ -57,7 +57,7 @@
 //   - OP12: If Reconcile, Apply or a Reader fails, the call prunes no children.
 //   - OP13: If a function of Kind changes an object that it got, no cache changes.
 //   - OP14: If an object that the last call of a key has read by a Reader changes, the key runs.
-//   - OP15: If an optional resource is not served, its reads return an error, and its readers
+//   - OP15: If an optional resource is not served, its reads return an error, and their keys
 //     run when it is.
 //
 // # Caveats

@@ -51,7 +51,7 @@
 //   - R10: Without events, resyncs, RequeueAfter or a new Run, at most 15 calls of a failing
 //     key in an hour are rejected or forbidden.
 //   - R11: A failing key runs when its delay is over and at each event of another's write;
-//     earlier failures neither count nor move it.
+//     failures before that time neither count nor move it.
 //   - R12: A call that has read the same or a newer version follows each event of another's
 //     write.
 //   - R13: A call's own writes run its key at most once after a success, when the cache shows

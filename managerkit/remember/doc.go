@@ -29,10 +29,11 @@
 //
 // # Guarantees
 //
-//   - RR1: If an object that the last call of a reconcile.Request has read by its name
-//     changes, appears or is deleted, the Source adds the Request to the queue.
-//   - RR2: If an object enters or leaves what the last call of a Request has listed by
-//     namespace, labels and indexed fields, or changes in it, the Source adds the Request.
+//   - RR1: If an object that the last call of a reconcile.Request has read by its name from
+//     the Reader changes, appears or is deleted, the Source adds the Request to the queue.
+//   - RR2: If an object enters or leaves what the last call of a Request has listed from the
+//     Reader by namespace, labels and indexed fields, or changes in it, the Source adds the
+//     Request.
 //   - RR3: If the last call of a Request has not read an object, and did not panic or end
 //     with its context, an event of the object does not add the Request.
 //   - RR4: If a read cannot be remembered, it returns an error that names the cure.
