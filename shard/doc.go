@@ -27,10 +27,10 @@
 //   - SH1: If two replicas run, even with different Ranges, owned work on one shard or
 //     object never overlaps, whatever requests are delayed or lost, except as under Caveats.
 //   - SH2: If a shard moves or the replica stops, the replica owns the shard until its work
-//     has returned or its Lease is lost. When the replica stops, that takes at most
-//     DrainTimeout, plus the requests that are under way. A replica that stops releases its
-//     own Lease last. If work outlasts DrainTimeout, or the Lease is lost or cannot be
-//     released, it expires.
+//     has returned or the replica's Lease is lost. When the replica stops, that takes at
+//     most DrainTimeout, plus the requests that are under way. A replica that stops releases
+//     its Lease last. If work outlasts DrainTimeout, or the Lease is lost or cannot be
+//     released, the Lease expires.
 //   - SH3: If the table or the Lease of one replica is deleted, owned work does not overlap
 //     while the owners can list or watch Leases.
 //   - SH4: If work begins on a shard, the term of this work is higher than all earlier terms

@@ -29,8 +29,9 @@
 //     status nor its field managers would change.
 //   - S2: If the object changed after it was read, a write by Update, Patch or Apply returns
 //     a Conflict, without a retry.
-//   - S3: Patch sends only the changed fields, and Apply only the given conditions. Both
-//     write only if the object still has the version that the caller has read.
+//   - S3: Patch sends only the changed fields. Apply sends the given conditions, and so
+//     removes those that its manager applied before and omits now. Both write only if the
+//     object still has the version that the caller has read.
 //   - S4: If a write would lower status.observedGeneration, or the highest one of a type in
 //     status.conditions, or raise it above metadata.generation, it fails.
 //

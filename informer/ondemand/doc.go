@@ -26,7 +26,8 @@
 //   - OD1: If Close returns nil, no handler of the Watch is running or will run, and the
 //     other Watches of its informer miss no event.
 //   - OD2: If several Watches of a key are open, they share an informer. If Close of the
-//     last Watch returns nil, the informer has stopped and is not referenced.
+//     last Watch returns nil, the informer has stopped, and Informers has no reference to
+//     it.
 //   - OD3: If Run returns nil, all informers and handlers have stopped; otherwise its error
 //     names the late ones.
 //   - OD4: If a handler blocks, other handlers and an Open of its key do not wait for it.

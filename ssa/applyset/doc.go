@@ -28,8 +28,8 @@
 //   - AS4: If Apply would prune more than the bounds of the Set allow, or a Namespace
 //     without PruneNamespaces, or a CustomResourceDefinition without PruneCRDs, it prunes no
 //     object and returns an error.
-//   - AS5: If the members were listed within an hour, all are wanted with their Live, and
-//     nothing has changed, Set.Apply makes no request.
+//   - AS5: If the Set has listed the members within an hour, each is wanted with its Live,
+//     and nothing has changed, Set.Apply makes no request.
 //   - AS6: If an existing object was never a member, and neither Adopt nor Force allows it,
 //     Set.Apply changes no existing value of it.
 //   - AS7: If a former member is being deleted or fails, those of lower stages stay until

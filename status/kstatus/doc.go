@@ -54,8 +54,8 @@
 //
 // # Guarantees
 //
-//   - RD1: If the status is about another generation, or is empty in a kind that is judged
-//     by its status, Of does not return Ready.
+//   - RD1: If the status is about another generation, or is empty in a kind with a rule that
+//     reads it, Of does not return Ready.
 //
 // # Caveats
 //
