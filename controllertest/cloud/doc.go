@@ -15,6 +15,6 @@
 //
 //   - E1: Each call is atomic, and calls run one after the other.
 //   - E2: If a controller in another process calls the fake service by [Connect], each call
-//     runs at most once, its error is the same for errors.Is, and an unknown outcome is an
-//     error.
+//     runs at most once, the errors of the service are the same for errors.Is, and a call
+//     whose outcome is unknown returns another error.
 package cloud

@@ -23,9 +23,9 @@
 //     [shard.Ranges.Of] returns has it, on an API server with and without ShardedListAndWatch.
 //   - SE2: If a list or a watch has an object of another shard, the Source drops and counts
 //     it. If an object lacks the field that Ranges hash, the list or watch fails.
-//   - SE3: If a program waits until Remove of a shard in one View has returned nil, and then
-//     calls Add in another, no object is in both caches, and after Add each object is in
-//     one.
+//   - SE3: If Add of a shard in one View is called only after Remove in another, also of
+//     another replica, has returned nil, no object is in both caches, and after Add has
+//     returned nil each object is in the second.
 //
 // # Caveats
 //
