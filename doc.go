@@ -91,7 +91,7 @@
 //     [enqueue: many keys]
 //   - exactly once in another service: [external.Once]
 //   - finalizers: [operator.Reconciler.Cleanup]; by hand, [finalizer.Ensure], [finalizer.Plan]
-//   - leader election: [operator.Options.LeaseNamespace], [leader.Elector]; what runs beside it,
+//   - leader election: [operator.Options.LeaseNamespace], [leader.Elector]; for parts beside it,
 //     [docs/recipes/singleton.md]
 //   - logging: [docs/logging.md]
 //   - memory of caches: [compact.New], [informer.Trim], [docs/memory.md]

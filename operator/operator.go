@@ -69,7 +69,8 @@ type Options struct {
 	Debug string
 
 	// Namespace limits the informers that [Kind], [Children] and [Reads] make to one namespace. ""
-	// means all namespaces. If one of the kinds is cluster-scoped, Run returns an error.
+	// means all namespaces. If one of the kinds is cluster-scoped, Run returns an error, unless Reading
+	// makes it optional or single.
 	Namespace string
 
 	// GracePeriod bounds the stop of the whole process. Run gives the running calls and

@@ -73,14 +73,30 @@ func TestREADMEFigures(t *testing.T) {
 			t.Errorf("%s: %s has no line with %s%s beside %s%s", what, page, after, row[6], before, unit)
 		}
 	}
+	for _, c := range []struct{ text, row, line string }{
+		{"with all guards by hand an object takes 7 requests too", "life/requests", `\| requests/life \| 7 \| controller-runtime, all guarded \| 7( |$)`},
+		{"with events during an outage 35 calls in place of 29", "life/reconciles", `\| outage with events \| reconciles, outage/object \| 35 \| controller-runtime, status guarded \| 29 `},
+		{"after it 0.8 s until success", "life/reconciles", `\| outage \| seconds from its end to the success/object \| 0\.(79|8\d?) .* controller-runtime`},
+		{"a stop takes 0.5 s", "stop/load", `\| ns/stop \| (4[5-9]|5[0-4])\d,\d{3},\d{3} .* controller-runtime`},
+	} {
+		_, section, _ := strings.Cut(results, "\n## "+c.row+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		if !strings.Contains(strings.Join(strings.Fields(readme), " "), c.text) || !regexp.MustCompile(c.line).MatchString(section) {
+			t.Errorf("README.md does not have %q, or %s no line that fits %s", c.text, c.row, c.line)
+		}
+	}
 	count := func(page, pattern string) int {
 		return len(regexp.MustCompile(pattern).FindAll(read(t, page), -1))
+	}
+	all, onServer := count("GUARANTEES.md", `(?m)^\| [A-Z]+\d+ \|`), count("GUARANTEES.md", `(?m)^\| [A-Z]+\d+ \|.* TestServer\w*( \+\d+)? \|$`)
+	if share := float64(onServer) / float64(all); !strings.Contains(readme, "half of them on a real kube-apiserver") || share < 0.45 || share > 0.55 {
+		t.Errorf("%d of %d promises name a test on the real API server, and README.md should say half", onServer, all)
 	}
 	for _, c := range []struct {
 		text string
 		n    int
 	}{
-		{`(\d+) promises\]`, count("GUARANTEES.md", `(?m)^\| [A-Z]+\d+ \|`)},
+		{`(\d+) promises\]`, all},
 		{`(\d+) bugs\]`, count("docs/findings.md", `(?m)^## (A|JobSet|cert-manager) `)},
 	} {
 		m := regexp.MustCompile(c.text).FindStringSubmatch(readme)

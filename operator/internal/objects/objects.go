@@ -78,11 +78,17 @@ type About struct {
 // Info returns it.
 func (a About) Info() About { return a }
 
-// Informer, Lister, GroupVersionKind and InNamespace are for registrations.
-func (r *Resource[T]) Informer() cache.SharedIndexInformer       { return r.informer }
-func (r *Resource[T]) Lister() struct{}                          { return struct{}{} } // see operator.Reads
+// Informer returns the informer. It and the next three methods are for registrations.
+func (r *Resource[T]) Informer() cache.SharedIndexInformer { return r.informer }
+
+// Lister returns no lister: see operator.Reads.
+func (r *Resource[T]) Lister() struct{} { return struct{}{} }
+
+// GroupVersionKind returns the kind.
 func (r *Resource[T]) GroupVersionKind() schema.GroupVersionKind { return r.Kind }
-func (r *Resource[T]) InNamespace() string                       { return r.Namespace }
+
+// InNamespace returns the namespace of the informer, or "" for all or one that is given.
+func (r *Resource[T]) InNamespace() string { return r.Namespace }
 
 // Of returns a resource, a new one for its first registration, with an informer of the namespace, "" for
 // all. Its kind has the name of the Go type.
