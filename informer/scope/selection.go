@@ -304,7 +304,7 @@ func (s *selection) await(ctx context.Context, w *swap) bool {
 	for _, r := range w.added {
 		for _, old := range w.removed {
 			for k, p := range r.parts {
-				if !s.reach(ctx, w, p, old.parts[k].heldAt) {
+				if !s.reach(ctx, w, p, old.parts[k]) {
 					return false
 				}
 			}
@@ -313,10 +313,13 @@ func (s *selection) await(ctx context.Context, w *swap) bool {
 	return true
 }
 
-// reach waits until the part's cache has a version. A fresh list has it. A list from an old cache
-// of the API server can get it with the next bookmark only. Bookmarks are no events, so reach
-// polls. It returns false as await does.
-func (s *selection) reach(ctx context.Context, w *swap, p *part, version string) bool {
+// reach waits until the part's cache is no older than old, whose events are held. A fresh list is
+// not. A list from an old cache of the API server can get there with the next bookmark only.
+// Bookmarks are no events, so reach polls. It returns false as await does.
+func (s *selection) reach(ctx context.Context, w *swap, p, old *part) bool {
+	s.mu.Lock()
+	version := old.heldAt // a swap that replaces this one may hold old again
+	s.mu.Unlock()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
