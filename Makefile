@@ -31,6 +31,7 @@ test: compiler bin/controlplane bin/prometheus bin/promtool bin/flakes ## run al
 	cd internal/grafanatest && go test -json -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./... | $(call record,grafanatest)
 	cd controlplane && go test -json -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./... | $(call record,controlplane)
 	cd internal/bench && go test -json -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./... | $(call record,bench)
+	cd internal/gamedays && go test -json -timeout $(TEST_TIMEOUT) -race -parallel 5 $(TEST_FLAGS) ./... | $(call record,gamedays)
 
 # record prints a stream of go test -json like go test, and stores it in RESULTS for make flakes.
 record = "$(CURDIR)/bin/flakes" $(if $(filter -v,$(TEST_FLAGS)),-v) -out "$(abspath $(RESULTS))/$(1).json"
@@ -127,6 +128,10 @@ findings: bin/controlplane ## explore controllers of other projects for BUDGET (
 	cd internal/findings && go vet ./...
 	cd internal/findings/internal/certmanager && go vet ./...
 	cd internal/findings && CONTROLPLANE="$(CURDIR)/bin/controlplane" EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 $(TEST_FLAGS) ./...
+
+.PHONY: gamedays
+gamedays: bin/controlplane bin/prometheus ## let the operator live through all rows of docs/gamedays.md, and write that page
+	cd internal/gamedays && go vet ./... && go mod tidy -diff && go test -v -count=1 -timeout 0 -parallel 6 $(TEST_FLAGS) -run '^TestGameDays$$' . -every -write ../../docs/gamedays.md
 
 .PHONY: kubectl
 kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset and back, and measure them beside kubectl and Flux in internal/bench/RESULTS.md; compiles them the first time

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/internal/testprocess"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )

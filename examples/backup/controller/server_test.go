@@ -30,7 +30,7 @@ import (
 	v1 "github.com/controllerkit/controllerkit/examples/backup/api/v1"
 	"github.com/controllerkit/controllerkit/examples/backup/controller"
 	"github.com/controllerkit/controllerkit/examples/backup/store"
-	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/operator"

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/internal/testprocess"
 )
 

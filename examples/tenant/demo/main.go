@@ -27,7 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/config"

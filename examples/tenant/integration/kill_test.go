@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/lab"
 )
 
 // TestKill kills the controller with SIGKILL at each write in a tenant's life, before the

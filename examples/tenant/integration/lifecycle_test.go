@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
 )
 

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/config"
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"

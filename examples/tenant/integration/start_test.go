@@ -7,7 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
 )
 

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
 	tenantinformers "github.com/controllerkit/controllerkit/examples/tenant/client/informers/externalversions"

@@ -1,4 +1,4 @@
-// Package lab contains the helpers of the examples' demo and integration tests. It
+// Package lab contains the helpers of the examples' demo and integration tests, and of the game days. It
 // installs an example in a cluster, runs its controller as a separate process with the
 // rights in its config/rbac.yaml, and records the requests of the process.
 package lab
