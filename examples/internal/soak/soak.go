@@ -18,11 +18,11 @@ import (
 
 	"k8s.io/client-go/dynamic"
 
-	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/config"
 	websiteconfig "github.com/controllerkit/controllerkit/examples/website/config"
 	"github.com/controllerkit/controllerkit/examples/website/dns"
+	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/internal/localserver"
 )
 

@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
+	"github.com/controllerkit/controllerkit/internal/lab"
 )
 
 // state is the state of a tenant, without values that differ from run to run.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
+	"github.com/controllerkit/controllerkit/internal/lab"
 )
 
 // TestReplicas runs two replicas, with a hand-over by SIGTERM during a reconcile and

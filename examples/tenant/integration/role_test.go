@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/config"
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
+	"github.com/controllerkit/controllerkit/internal/lab"
 )
 
 // TestRoleIsMinimal checks that the controller uses each right to write in

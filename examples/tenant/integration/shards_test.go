@@ -11,10 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/config"
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
+	"github.com/controllerkit/controllerkit/internal/lab"
 )
 
 // TestShards runs replicas with -shards 8 in place of -selector. Each writes for some tenants,

@@ -7,8 +7,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
+	"github.com/controllerkit/controllerkit/internal/lab"
 )
 
 // TestStartFails checks that a process that cannot start ends within a minute, with an error

@@ -23,9 +23,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/crd"
-	"github.com/controllerkit/controllerkit/internal/lab"
 	v1 "github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/examples/website/dns"
+	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/internal/testprocess"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/operator"

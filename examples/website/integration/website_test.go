@@ -18,10 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/controllerkit/controllerkit/internal/lab"
 	v1 "github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/examples/website/controller"
 	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/operator"
 )
 

@@ -19,11 +19,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
 	tenantinformers "github.com/controllerkit/controllerkit/examples/tenant/client/informers/externalversions"
 	tenantlisters "github.com/controllerkit/controllerkit/examples/tenant/client/listers/api/v1alpha1"
+	"github.com/controllerkit/controllerkit/internal/lab"
 )
 
 // Names of the objects in config/rbac.yaml.
