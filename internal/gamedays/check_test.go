@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -180,6 +181,55 @@ func (c *checker) one(site object, children map[string]map[string]object, record
 	}
 	if site.Status.ObservedGeneration != m.Generation || site.Status.ReadyReplicas != site.Spec.Replicas {
 		errs = append(errs, fmt.Errorf("its status is %+v, want that of generation %d", site.Status, m.Generation))
+	}
+	return errors.Join(errs...)
+}
+
+// bundles returns nil if each bundle of the namespaces has exactly its members, and no others have members.
+func (c *checker) bundles(ctx context.Context, namespaces []string) error {
+	data, err := c.client.Get().AbsPath("/api/v1/secrets").SetHeader("Accept", "application/json").DoRaw(ctx)
+	if err != nil {
+		return err
+	}
+	var secrets struct {
+		Items []struct {
+			Metadata metadata
+			Data     map[string][]byte
+		}
+	}
+	if err := json.Unmarshal(data, &secrets); err != nil {
+		return err
+	}
+	want := map[string]string{} // by kind, namespace and name: the bundle
+	for _, s := range secrets.Items {
+		if s.Metadata.Labels["web.example.com/bundle"] == "" || !slices.Contains(namespaces, s.Metadata.Namespace) {
+			continue
+		}
+		if s.Metadata.DeletionTimestamp != "" {
+			return fmt.Errorf("bundle %s is still being deleted", s.Metadata.Name)
+		}
+		for key := range s.Data {
+			want[s.Metadata.Namespace+"/"+s.Metadata.Name+"-"+strings.TrimSuffix(key, ".yaml")] = s.Metadata.Name
+		}
+	}
+	members, err := c.list(ctx, "/api/v1/configmaps")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, m := range members {
+		of := m.Metadata.Labels["web.example.com/bundle"]
+		key := m.Metadata.Namespace + "/" + m.Metadata.Name
+		if of == "" || !slices.Contains(namespaces, m.Metadata.Namespace) {
+			continue
+		}
+		if want[key] != of {
+			errs = append(errs, fmt.Errorf("member %s of bundle %s is left", key, of))
+		}
+		delete(want, key)
+	}
+	for key, of := range want {
+		errs = append(errs, fmt.Errorf("member %s of bundle %s is missing", key, of))
 	}
 	return errors.Join(errs...)
 }

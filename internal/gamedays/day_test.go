@@ -101,7 +101,8 @@ type day struct {
 	bin     string
 	tls     string // the folder with the certificate of the replicas
 	setup   setup
-	past    []*pod // which were deleted
+	past    []*pod   // which were deleted
+	watched []string // the namespaces whose bundles are applied
 
 	mu     sync.Mutex
 	admin  *rest.Config
@@ -168,6 +169,8 @@ func newDay(t *testing.T, s setup) *day {
 		}
 	}
 	d.placeOthers()
+	d.settings("red blue")
+	d.createBundle("red", "extras", "a", "b")
 	for _, p := range d.pods {
 		p.start(t)
 	}
@@ -285,7 +288,7 @@ func (d *day) newPod(called string) *pod {
 		log: &journal{pod: called, secrets: func() []string {
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			return slices.Clone(d.tokens)
+			return append(slices.Clone(d.tokens), secretText)
 		}}}
 }
 
@@ -370,6 +373,40 @@ func (d *day) placeOthers() {
 	}
 }
 
+// settings makes the operator see the bundles of namespaces.
+func (d *day) settings(namespaces string) {
+	d.Helper()
+	d.watched = strings.Fields(namespaces)
+	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"namespaces": namespaces}}
+	maps := d.kube().CoreV1().ConfigMaps(system)
+	_, err := maps.Create(d.Context(), settings, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = maps.Update(d.Context(), settings, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		d.Fatal(err)
+	}
+}
+
+// secretText stands in each bundle. No log may have it.
+const secretText = "hunter2-of-the-bundle"
+
+// bundle returns a Secret with the manifests of ConfigMaps.
+func bundle(namespace, called string, members ...string) *corev1.Secret {
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: called, Labels: map[string]string{"web.example.com/bundle": "yes"}}, StringData: map[string]string{}}
+	for _, m := range members {
+		s.StringData[m+".yaml"] = fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s-%s}, data: {password: %s}}", called, m, secretText)
+	}
+	return s
+}
+
+func (d *day) createBundle(namespace, called string, members ...string) {
+	d.Helper()
+	if _, err := d.kube().CoreV1().Secrets(namespace).Create(d.Context(), bundle(namespace, called, members...), metav1.CreateOptions{}); err != nil {
+		d.Fatal(err)
+	}
+}
+
 // othersUntouched checks the objects of placeOthers in the namespaces that exist.
 func (d *day) othersUntouched() {
 	d.Helper()
@@ -413,7 +450,7 @@ func (d *day) remove(namespace, site string) {
 // right returns nil if everything is as the websites say. Those for which skip returns true may fail.
 func (d *day) right(skip func(object) bool) error {
 	c := &checker{client: d.kube().Discovery().RESTClient(), records: d.service.Records}
-	return c.right(d.Context(), skip)
+	return errors.Join(c.right(d.Context(), skip), c.bundles(d.Context(), d.watched))
 }
 
 // gone returns nil if a website does not exist.

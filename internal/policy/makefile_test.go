@@ -56,7 +56,7 @@ func TestMakefile(t *testing.T) {
 			}
 		}
 		for _, flag := range regexp.MustCompile(` -([a-z-]+)`).FindAllStringSubmatch(command, -1) {
-			known := []string{"v", "count", "timeout", "p", "run", "race", "json", "tags"}
+			known := []string{"v", "count", "timeout", "p", "run", "race", "json", "tags", "parallel"}
 			if !slices.Contains(known, flag[1]) && !regexp.MustCompile(`flag\.\w+\((&\w+, )?"`+flag[1]+`"`).MatchString(tests) {
 				t.Errorf("no flag -%s: %s", flag[1], line)
 			}

@@ -136,7 +136,7 @@ func newOperator(config *rest.Config, o options) (*operator.Operator, error) {
 	r.Apply = c.Apply
 	trace := &tracing.Controller[types.NamespacedName]{Name: "websites", Provider: provider, Ratio: 0.1}
 	c.Loop.Hook = trace.Hook
-	return op, nil
+	return op, addBundles(op, o.LeaseNamespace)
 }
 
 // secure serves the operator's endpoints over TLS.
