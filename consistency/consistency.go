@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -192,7 +193,7 @@ func (s *Store) Handler() cache.ResourceEventHandler {
 
 // WroteAt records that the resource was written, or read from the API server, at version
 // rv for the key. The key is ready when the resource's store has reached the highest
-// recorded version. After a live read, pass the versions of the objects that were read.
+// recorded version. After a live read use [Store.Saw], which waits for less.
 //
 // An rv that is not a resource version (empty, "0", not a number) is ignored. If uid
 // differs from the recorded UID, the reconciled object was replaced, and the records of
@@ -202,6 +203,16 @@ func (s *Store) WroteAt(key types.NamespacedName, uid types.UID, resource schema
 	defer s.mu.Unlock()
 	s.clock++
 	s.wroteLocked(key, uid, part{resource: resource}, rv, s.clock)
+}
+
+// Saw records that object was read from the API server, or written, for the key: its next calls wait until the
+// store has reached the version of object. It is WroteAt for a store whose namespaces have caches of
+// their own, such as that of a scope.Informer: only the cache of the object's namespace must reach it.
+func (s *Store) Saw(key types.NamespacedName, uid types.UID, resource schema.GroupResource, object metav1.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock++
+	s.wroteLocked(key, uid, s.partLocked(resource, object.GetNamespace()), object.GetResourceVersion(), s.clock)
 }
 
 // Deleted records that the object with objectUID was deleted for the key. The key is

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -106,6 +107,12 @@ func testParts(t *testing.T) {
 	waits(set("blue", "50"), set("green", "50"), all("40"))
 	put("red", "51")
 	waits(set("blue", "60"), all("51"))
+
+	// A live read waits for the namespace of the object.
+	s.Saw(key, "", pods, &metav1.ObjectMeta{Namespace: "blue", ResourceVersion: "61"})
+	waits(set("green", "61"), set("blue", "61"))
+	s.Saw(key, "", pods, &metav1.ObjectMeta{Namespace: "red", ResourceVersion: "61"})
+	waits(set("blue", "62"), all("61"))
 
 	// A namespace that leaves the store, and comes back with an old list.
 	put("blue", "70")

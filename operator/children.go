@@ -309,7 +309,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 func (c *Controller) saw(ctx context.Context, owner metav1.Object, resource schema.GroupResource, live metav1.Object) {
 	if consistency.LiveRead(ctx) {
 		key := types.NamespacedName{Namespace: owner.GetNamespace(), Name: owner.GetName()}
-		c.writes.WroteAt(key, owner.GetUID(), resource, live.GetResourceVersion())
+		c.writes.Saw(key, owner.GetUID(), resource, live)
 	}
 }
 

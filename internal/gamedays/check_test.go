@@ -209,7 +209,9 @@ func (c *checker) bundles(ctx context.Context, namespaces []string) error {
 			return fmt.Errorf("bundle %s is still being deleted", s.Metadata.Name)
 		}
 		for key := range s.Data {
-			want[s.Metadata.Namespace+"/"+s.Metadata.Name+"-"+strings.TrimSuffix(key, ".yaml")] = s.Metadata.Name
+			if member, ok := strings.CutSuffix(key, ".yaml"); ok { // a ConfigMap
+				want[s.Metadata.Namespace+"/"+s.Metadata.Name+"-"+member] = s.Metadata.Name
+			}
 		}
 	}
 	members, err := c.list(ctx, "/api/v1/configmaps")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -44,6 +45,9 @@ const (
 	settingsName    = "settings"               // the ConfigMap whose key namespaces has the namespaces of the bundles
 )
 
+// retryPending is how often a bundle is applied again while the API server does not serve a kind of it.
+const retryPending = 5 * time.Second
+
 // bundles applies the manifests in Secrets, which can be of any kind. It watches the namespaces of the
 // settings, and the kinds that the bundles have.
 type bundles struct {
@@ -51,6 +55,7 @@ type bundles struct {
 	mapper  meta.RESTMapper
 	watches *ondemand.Informers[schema.GroupVersionResource]
 	queue   *queue.Queue[types.NamespacedName]
+	event   func(obj metav1.Object, eventType, reason, action, note string, args ...any)
 
 	mu    sync.Mutex
 	open  map[schema.GroupVersionResource]*ondemand.Watch
@@ -100,7 +105,7 @@ func addBundles(op *operator.Operator, namespace string) error {
 	c := operator.Kind(op, corev1.SchemeGroupVersion.WithResource("secrets"), operator.Reconciler[*corev1.Secret]{
 		Reconcile: b.reconcile, Finalizer: bundleFinalizer, Cleanup: b.cleanup, ReadOnly: true,
 	})
-	c.Loop.Queue = b.queue
+	c.Loop.Queue, b.event = b.queue, c.Event
 	// What manifests usually have. The rights for other kinds are given with their definitions.
 	for _, resource := range []string{"configmaps", "services"} {
 		op.Writes(corev1.Resource(resource), "get", "list", "watch", "create", "patch", "delete")
@@ -120,15 +125,16 @@ func (b *bundles) reconcile(ctx context.Context, s *corev1.Secret) (reconcile.Re
 			errs = append(errs, fmt.Errorf("key %s is no manifest: %w", key, reconcile.ErrTerminal))
 			continue
 		}
-		mapping, err := b.mapper.RESTMapping(u.GroupVersionKind().GroupKind(), u.GroupVersionKind().Version)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("key %s: %w", key, err))
-			continue
-		}
 		u.SetNamespace(s.Namespace)
 		u.SetLabels(map[string]string{bundleLabel: s.Name})
-		members = append(members, applyset.Member{Object: u})
-		kinds[mapping.Resource] = true
+		members = append(members, applyset.Member{Object: u, Wait: true})
+		mapping, err := b.mapper.RESTMapping(u.GroupVersionKind().GroupKind(), u.GroupVersionKind().Version)
+		switch {
+		case err == nil:
+			kinds[mapping.Resource] = true
+		case !meta.IsNoMatchError(err): // Apply reports that one
+			errs = append(errs, fmt.Errorf("key %s: %w", key, err))
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return reconcile.Result{}, err // a part of a bundle would prune the rest
@@ -136,7 +142,11 @@ func (b *bundles) reconcile(ctx context.Context, s *corev1.Secret) (reconcile.Re
 	if err := b.watch(ctx, types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, slices.Collect(maps.Keys(kinds))); err != nil {
 		return reconcile.Result{}, err
 	}
-	_, err := b.set.Apply(ctx, s, members...)
+	results, err := b.set.Apply(ctx, s, members...)
+	if i := slices.IndexFunc(results, func(r applyset.Result) bool { return r.Action == applyset.Pending }); i >= 0 && err == nil {
+		b.event(s, corev1.EventTypeWarning, "Pending", "Apply", "%s %s: %s", results[i].Kind.Kind, results[i].Name, results[i].Reason)
+		return reconcile.Result{RequeueAfter: retryPending}, nil
+	}
 	return reconcile.Result{}, err
 }
 
