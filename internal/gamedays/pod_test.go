@@ -171,6 +171,10 @@ func (p *pod) probe() {
 	for {
 		seen := probe{at: time.Now(), live: ask("/livez"), ready: ask("/readyz")}
 		p.mu.Lock()
+		if p.stopping {
+			p.mu.Unlock()
+			return // the answers may be of a process that stops
+		}
 		if n := len(p.probes); n == 0 || p.probes[n-1].live != seen.live || p.probes[n-1].ready != seen.ready {
 			p.probes = append(p.probes, seen)
 		}

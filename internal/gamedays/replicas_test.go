@@ -13,7 +13,11 @@ func replicaRows() []situation {
 			do: func(d *day) {
 				for _, old := range slices.Clone(d.pods) {
 					d.addPod(d.newPod(old.name + "-new"))
+					d.edit("red", "shop", `{"spec":{"image":"example.com/site:`+old.name+`"}}`)
 					d.deletePod(old)
+					if took := d.await(limit, func() error { return d.right(nil) }); took > 5*time.Second {
+						d.Errorf("an edit just before the end of %s was in effect after %v, want 5s", old.name, took)
+					}
 				}
 			},
 			onCall: "nothing", does: "The old leader releases the Lease after its calls, and a standby leads within a second.",
