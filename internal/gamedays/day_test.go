@@ -2,6 +2,7 @@ package gamedays
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -52,10 +53,11 @@ const (
 
 var sitesGVR = schema.GroupVersionResource{Group: "web.example.com", Version: "v1", Resource: "websites"}
 
-var program struct {
-	dir  string
-	once sync.Once
-	err  error
+// programs has the built programs, by their folder.
+var programs struct {
+	sync.Mutex
+	dir   string
+	built map[string]error
 }
 
 func TestMain(m *testing.M) {
@@ -64,19 +66,25 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	program.dir = dir
+	programs.dir, programs.built = dir, map[string]error{}
 	code := testserver.Run(m)
 	os.RemoveAll(dir)
 	os.Exit(code)
 }
 
-// operatorProgram builds the operator.
-func operatorProgram(t testing.TB) string {
+// build builds the program of a folder once.
+func build(t testing.TB, folder string) string {
 	t.Helper()
-	bin := filepath.Join(program.dir, "operator")
-	program.once.Do(func() { program.err = testprocess.Build(context.Background(), bin, "./operator") })
-	if program.err != nil {
-		t.Fatal(program.err)
+	programs.Lock()
+	defer programs.Unlock()
+	bin := filepath.Join(programs.dir, filepath.Base(folder))
+	err, ok := programs.built[folder]
+	if !ok {
+		err = testprocess.Build(context.Background(), bin, folder)
+		programs.built[folder] = err
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
@@ -86,6 +94,8 @@ type setup struct {
 	replicas int      // 0 means 2
 	args     []string // of the replicas
 	server   []string // of the command controlplane
+	program  string   // the folder of the operator, "" means ./operator
+	env      []string // of the replicas
 }
 
 // A day is a world of its own.
@@ -121,7 +131,7 @@ func newDay(t *testing.T, s setup) *day {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &day{T: t, root: root, setup: s, bin: operatorProgram(t), service: newService(t)}
+	d := &day{T: t, root: root, setup: s, bin: build(t, cmp.Or(s.program, "./operator")), service: newService(t)}
 	d.server = testserver.Own(t, s.server...)
 	d.admin = d.server.Config()
 	d.admin.QPS = -1
@@ -177,7 +187,7 @@ func newDay(t *testing.T, s setup) *day {
 	d.await(limit, func() error { return d.right(nil) })
 	d.await(limit, d.allReady)
 	d.await(limit, func() error {
-		values, err := d.prom.query(`sum by (job) (controller_reconcile_total{result="success"})`, "job")
+		values, err := d.prom.query(`sum by (job) ({__name__=~"controller(_runtime)?_reconcile_total",result="success"})`, "job")
 		if err == nil && values[name] == 0 {
 			err = errors.New("Prometheus has no sample of a reconcile")
 		}
@@ -281,7 +291,7 @@ func (d *day) newPod(called string) *pod {
 	g := newGate(d, d.config(), d.cert)
 	dir := g.kubeconfig(d, d.token(name), d.ca)
 	args := []string{"-pod", called, "-kubeconfig", filepath.Join(dir, "kubeconfig"), "-dns", d.service.url, "-listen", addr, "-tls", d.tls, "-spans", filepath.Join(dir, "spans")}
-	return &pod{name: called, bin: d.bin, args: append(args, d.setup.args...), addr: addr, gate: g, dir: dir,
+	return &pod{name: called, bin: d.bin, args: append(args, d.setup.args...), env: d.setup.env, addr: addr, gate: g, dir: dir,
 		log: &journal{pod: called, secrets: func() []string {
 			d.mu.Lock()
 			defer d.mu.Unlock()
