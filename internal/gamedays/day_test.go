@@ -162,7 +162,7 @@ func newDay(t *testing.T, s setup) *day {
 		for _, p := range d.pods {
 			p.stop() // if the row has not
 		}
-		if t.Failed() {
+		if t.Failed() || *logs {
 			for _, p := range slices.Concat(d.past, d.pods) {
 				lines := p.log.all()
 				for _, l := range lines[max(0, len(lines)-40):] {
@@ -474,7 +474,11 @@ func (d *day) leader() (leader, standby *pod) {
 		}
 		leader = nil
 		for _, p := range d.pods {
-			if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == p.name {
+			holder := ""
+			if lease.Spec.HolderIdentity != nil {
+				holder, _, _ = strings.Cut(*lease.Spec.HolderIdentity, "_") // client-go adds a UUID
+			}
+			if holder == p.name {
 				leader = p
 			} else {
 				standby = p

@@ -12,6 +12,7 @@ require (
 	github.com/controllerkit/controllerkit v0.0.0-00010101000000-000000000000
 	github.com/controllerkit/controllerkit/managerkit v0.0.0-00010101000000-000000000000
 	github.com/controllerkit/controllerkit/tracing v0.0.0-00010101000000-000000000000
+	github.com/go-logr/logr v1.4.4
 	github.com/go-logr/zerologr v1.2.3
 	github.com/rs/zerolog v1.34.0
 	go.opentelemetry.io/otel/sdk v1.44.0
@@ -30,7 +31,6 @@ require (
 	github.com/evanphx/json-patch/v5 v5.9.11 // indirect
 	github.com/fsnotify/fsnotify v1.9.0 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
-	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/go-logr/zapr v1.3.0 // indirect
 	github.com/go-openapi/jsonpointer v1.0.0 // indirect

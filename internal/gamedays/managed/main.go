@@ -41,7 +41,8 @@ const fieldManager = "web.example.com/website-operator"
 
 func main() {
 	f := managers.Parse()
-	klog.SetSlogLogger(slog.New(slog.NewJSONHandler(os.Stderr, nil)))
+	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, nil))) // also for net/http
+	klog.SetSlogLogger(slog.Default())
 	ctrl.SetLogger(klog.Background())
 	if err := run(f); err != nil {
 		klog.Background().Error(err, "The operator ended")

@@ -34,7 +34,6 @@ type Flags struct {
 
 // Parse parses the flags. With -rules it prints the rights and ends the process.
 func Parse() (f Flags) {
-	flag.StringVar(&f.Kubeconfig, "kubeconfig", "", "`file` with the cluster")
 	flag.StringVar(&f.DNS, "dns", "", "`URL` of the DNS service")
 	flag.StringVar(&f.Listen, "listen", "127.0.0.1:0", "`address` of /metrics, /readyz and /livez")
 	flag.StringVar(&f.TLS, "tls", "", "`folder` of tls.crt and tls.key")
@@ -42,6 +41,7 @@ func Parse() (f Flags) {
 	flag.String("spans", "", "not used")
 	rules := flag.Bool("rules", false, "print the rights that the operator needs, as JSON, and end")
 	flag.Parse()
+	f.Kubeconfig = flag.Lookup("kubeconfig").Value.String() // of controller-runtime
 	if *rules {
 		write := []string{"get", "list", "watch", "create", "update", "patch"}
 		_ = json.NewEncoder(os.Stdout).Encode(map[string]any{

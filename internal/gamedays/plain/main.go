@@ -5,8 +5,10 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -30,7 +32,8 @@ import (
 func main() {
 	f := managers.Parse()
 	ctrl.SetLogger(zap.New())
-	klog.SetLogger(ctrl.Log) // without it, the lines of client-go are text
+	klog.SetLogger(ctrl.Log)                                // without it, the lines of client-go are text
+	slog.SetDefault(slog.New(logr.ToSlogHandler(ctrl.Log))) // without it, the lines of net/http are text
 	if err := run(f); err != nil {
 		ctrl.Log.Error(err, "The operator ended")
 		os.Exit(1)
