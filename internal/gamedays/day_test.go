@@ -342,6 +342,8 @@ func (d *day) simulateDeployments() {
 			kube := d.kube()
 			all, err := kube.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=website"})
 			if err == nil {
+				var updates sync.WaitGroup
+				slots := make(chan struct{}, 8)
 				for _, dep := range all.Items {
 					n := *dep.Spec.Replicas
 					if dep.Status.ReadyReplicas == n && dep.Status.ObservedGeneration == dep.Generation {
@@ -352,8 +354,13 @@ func (d *day) simulateDeployments() {
 							{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue, Reason: "MinimumReplicasAvailable"},
 							{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
 						}}
-					_, _ = kube.AppsV1().Deployments(dep.Namespace).UpdateStatus(ctx, &dep, metav1.UpdateOptions{}) // the next round tries again
+					slots <- struct{}{}
+					updates.Go(func() {
+						_, _ = kube.AppsV1().Deployments(dep.Namespace).UpdateStatus(ctx, &dep, metav1.UpdateOptions{}) // the next round tries again
+						<-slots
+					})
 				}
+				updates.Wait()
 			}
 			select {
 			case <-ctx.Done():
