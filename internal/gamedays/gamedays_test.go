@@ -18,6 +18,7 @@ import (
 var (
 	every = flag.Bool("every", false, "run all rows, not only the sample")
 	logs  = flag.Bool("logs", false, "print the last lines of all replicas, also after a success")
+	soak  = flag.Bool("soak", false, "with -every, also run the rows that need much time")
 	write = flag.String("write", "", "write the table to this `file`")
 )
 
@@ -73,7 +74,7 @@ func TestGameDays(t *testing.T) {
 				t.Errorf("two rows are named %s", s.name)
 			}
 			names[s.name] = true
-			if s.notRun != "" || s.soak || !*every && !s.sample {
+			if s.notRun != "" || s.soak && !*soak || !*every && !s.sample {
 				continue
 			}
 			t.Run(s.name, func(t *testing.T) {

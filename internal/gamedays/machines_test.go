@@ -35,6 +35,7 @@ func machineRows() []situation {
 	rows := []situation{
 		{
 			name: "sigterm-call", title: "SIGTERM during a call of 14 s", bound: 5 * time.Second,
+			says: [][]string{{"Stopping controller", "received SIGTERM", `"running":1`}},
 			do: func(d *day) {
 				d.stopDuringCall(stopping{server: 5 * time.Second, service: 9 * time.Second, least: 13 * time.Second, most: 15500 * time.Millisecond, gap: time.Second, whole: true})
 			},
@@ -42,6 +43,7 @@ func machineRows() []situation {
 		},
 		{
 			name: "sigterm-timeout", title: "SIGTERM during a call that takes longer than its timeout", bound: 5 * time.Second,
+			says: [][]string{{"Stopping controller", "received SIGTERM", `"running":1`}},
 			do: func(d *day) {
 				d.stopDuringCall(stopping{server: 9 * time.Second, service: 9 * time.Second, least: 14 * time.Second, most: 17 * time.Second, gap: time.Second})
 			},
@@ -117,7 +119,7 @@ func machineRows() []situation {
 			onCall: "nothing", does: "nothing",
 		},
 		{
-			name: "long-standby", title: "A standby sees 5,000 names come and go, and then leads", bound: 10 * time.Second,
+			name: "long-standby", title: "A standby sees 5,000 names come and go, and then leads", soak: true, bound: 10 * time.Second,
 			do:     func(d *day) { d.longStandby(5000) },
 			onCall: "nothing", does: "Its memory stays bounded, and so does the take-over.",
 		},
@@ -284,6 +286,9 @@ func (d *day) stopDuringCall(s stopping) {
 	d.service.answerBy(nil)
 	d.ends()
 	took := d.over.Sub(asked)
+	if !s.whole && !s.none { // later than the lines of says
+		d.says(time.Second, "Reconcile failed", "put the DNS record", "timeout of 15s is over", `"class":"timeout"`)
+	}
 	if took < s.least || took > s.most {
 		d.Errorf("the stop took %v, want %v to %v", took, s.least, s.most)
 	}
