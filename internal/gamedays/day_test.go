@@ -118,7 +118,8 @@ type day struct {
 	tokens []string // of the replicas and of Prometheus: no log may have them
 	others map[string]string
 
-	begin, over time.Time // of what happens
+	begin, over time.Time     // of what happens
+	took        time.Duration // from over until all was right, if a row has measured it
 }
 
 // Usual websites: two tenants.

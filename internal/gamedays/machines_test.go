@@ -370,6 +370,7 @@ func (d *day) freezeLeader(restart, overlap bool) {
 	d.edit("red", "shop", `{"spec":{"host":"thawed.red.example.com"}}`)
 	d.await(limit, func() error { return d.right(nil) })
 	right := time.Since(thaw)
+	d.took = right
 	ended := time.Duration(0)
 	if restart {
 		d.await(15*time.Second, func() error {
