@@ -19,6 +19,7 @@ import (
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/managerkit/internal/generations"
 	"github.com/controllerkit/controllerkit/managerkit/internal/requestlog"
@@ -139,7 +140,8 @@ func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crrecon
 	}
 	d.logger = logConstructor(c)
 	err = c.Watch(source.TypedFunc[request](func(ctx context.Context, _ workqueue.TypedRateLimitingInterface[request]) error {
-		d.ctx = klog.NewContext(ctx, requestlog.Without(d.logger(nil)))
+		// The sources of the manager fill the queue before the loop runs.
+		d.ctx = context.WithValue(klog.NewContext(ctx, requestlog.Without(d.logger(nil))), calls.Fed{}, true)
 		close(d.started)
 		return nil
 	}))

@@ -3,9 +3,11 @@ package managerkit_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -61,8 +63,15 @@ func TestServerCompleteStandby(t *testing.T) {
 		late    chan time.Duration
 	}
 	block := make(chan struct{})
+	early := make(chan string, 1000) // lines about keys in a queue
+	logger := funcr.New(func(_, line string) {
+		if strings.Contains(line, "Keys were in the queue") {
+			early <- line
+		}
+	}, funcr.Options{})
 	newReplica := func(name string) replica {
 		options := elected(t, byWatch(t, ns))
+		options.Logger = logger
 		options.Cache = cache.Options{DefaultNamespaces: map[string]cache.Config{ns: {}}}
 		mgr, err := manager.New(testserver.Config(t), options)
 		if err != nil {
@@ -158,6 +167,10 @@ func TestServerCompleteStandby(t *testing.T) {
 		if name := fmt.Sprint("map", i); counts[name] != 1 {
 			t.Errorf("the handler of the leader got the deletion of %s %d times", name, counts[name])
 		}
+	}
+	close(early)
+	for line := range early { // the sources of the manager fill the queue before the loop runs
+		t.Errorf("log: %s", line)
 	}
 	close(second.late)
 	for late := range second.late {

@@ -21,11 +21,13 @@ import (
 	"github.com/controllerkit/controllerkit/leader"
 )
 
-// The timings of client-go's elector, which only polls the lock in memory. It gives up
-// within retryPeriod + renewDeadline, 250ms, after the term was lost.
+// The timings of client-go's elector, which only polls the lock in memory. It gives up within
+// retryPeriod + renewDeadline after the term was lost; the contexts of the Runnables have ended
+// by then. It also gives up if the process gets no processor for renewDeadline during a poll, such as
+// a container that is throttled, although the Lease is held. So renewDeadline is not short.
 const (
-	leaseDuration = time.Second
-	renewDeadline = 150 * time.Millisecond
+	leaseDuration = 4 * time.Second
+	renewDeadline = 3 * time.Second
 	retryPeriod   = 100 * time.Millisecond
 
 	// A manager that has waited for GracefulShutdownTimeout stops its cache and releases

@@ -171,3 +171,15 @@ func TestShareOtherCluster(t *testing.T) {
 		t.Errorf("New() = %v, want %s", err, want)
 	}
 }
+
+// TestElectStarved: client-go's elector gives up a Lease that is held if the process gets no processor for
+// RenewDeadline between two steps of a poll. On a busy machine that took 150ms.
+func TestElectStarved(t *testing.T) {
+	var options manager.Options
+	if err := managerkit.Elect(&options, &leader.Elector{Namespace: "shop", Name: "shop-controller"}); err != nil {
+		t.Fatal(err)
+	}
+	if *options.RenewDeadline < 2*time.Second || *options.LeaseDuration <= *options.RenewDeadline {
+		t.Errorf("RenewDeadline is %v and LeaseDuration %v, want 2s at least, and more", *options.RenewDeadline, *options.LeaseDuration)
+	}
+}

@@ -103,7 +103,7 @@ func (f *feed[K]) closedLocked() bool { return !f.open && len(f.handled) > 0 }
 // be done before the first list of all handlers is in the queue.
 func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	now := time.Now()
-	if n := r.Queue.Len(); n > 0 && ctx.Value(calls.Validity{}) != nil {
+	if n := r.Queue.Len(); n > 0 && ctx.Value(calls.Validity{}) != nil && ctx.Value(calls.Fed{}) == nil {
 		r.logger.Info("Keys were in the queue before this term: add event handlers with Handle, and keys with a Source, so that the queue of a replica that does not lead stays empty", "keys", n)
 	}
 	f := &r.feed

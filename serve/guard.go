@@ -63,6 +63,7 @@ type Guard struct {
 	err       error // of the fields
 	decisions *decisions.Cache
 	lines     flowcontrol.PassiveRateLimiter // of log lines about failures
+	missing   flowcontrol.PassiveRateLimiter // of log lines about missing rights
 }
 
 // Handler returns a handler that calls next for allowed requests only. Other requests get a
@@ -98,6 +99,7 @@ func (g *Guard) init() error {
 	}
 	g.once.Do(func() {
 		g.decisions, g.lines = decisions.New(), flowcontrol.NewTokenBucketPassiveRateLimiter(0.1, 1)
+		g.missing = flowcontrol.NewTokenBucketPassiveRateLimiter(1./600, 1)
 		switch {
 		case kube.IsNil(g.Tokens):
 			g.err = errors.New("serve: Guard.Tokens is nil: set it to the client of TokenReviews")
@@ -146,6 +148,8 @@ func (g *Guard) review(ctx context.Context, verb, token, url string) int {
 			err = errors.New("serve: the text of the error is omitted, because it repeats the token")
 		}
 		logger.Error(kube.PrintableError(err, maxText), "Cannot review a request")
+	case err == nil && code == http.StatusForbidden && g.missing.TryAccept():
+		logger.Info("Rejected a request, because its user lacks the right: bind a ClusterRole with this nonResourceURL", "user", kube.Printable(user, maxText), "verb", verb, "path", kube.Printable(url, maxText))
 	case err == nil && code != http.StatusOK:
 		logger.V(2).Info("Rejected a request", "code", code, "user", kube.Printable(user, maxText), "verb", verb, "path", kube.Printable(url, maxText))
 	}

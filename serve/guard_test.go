@@ -494,3 +494,42 @@ func texts(v reflect.Value, seen map[uintptr]bool, f func(string), except ...str
 		}
 	}
 }
+
+// TestMissingRight: the first request of a user without the right is one line of log with the cure, because a
+// scraper without its role is otherwise seen only at the scraper. Later ones are lines of level 2.
+func TestMissingRight(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/tokenreviews") {
+			_, _ = io.WriteString(w, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true,"user":{"username":"scraper"}}}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":false}}`)
+	}))
+	defer api.Close()
+	clients, err := kubernetes.NewForConfig(&rest.Config{Host: api.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := &serve.Guard{Tokens: clients.AuthenticationV1().TokenReviews(), Access: clients.AuthorizationV1().SubjectAccessReviews()}
+	logs := testlog.New()
+	h := guard.Handler(nil)
+	for _, path := range []string{"/metrics", "/metrics", "/other"} {
+		r := httptest.NewRequestWithContext(logs.Context(t.Context()), http.MethodGet, "https://controller.invalid"+path, nil)
+		r.Header.Set("Authorization", "Bearer abc")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusForbidden {
+			t.Fatalf("the code is %d, want 403", w.Code)
+		}
+	}
+	var first []testlog.Line
+	for _, line := range logs.All() {
+		if line.Level == 0 && strings.Contains(line.Message, "nonResourceURL") {
+			first = append(first, line)
+		}
+	}
+	if len(first) != 1 || first[0].Values["user"] != "scraper" || first[0].Values["path"] != "/metrics" {
+		t.Errorf("lines: %+v", logs.All())
+	}
+}

@@ -39,6 +39,10 @@ type LastRenewal struct{}
 // ends when leadership is over. If the term's own context is cancelled to drain, it ends later.
 type Validity struct{}
 
+// Fed is the key of a value in the context of a Run whose queue is filled by sources that begin in
+// the same term, before Run. nil means that a queue with keys was filled before the term.
+type Fed struct{}
+
 // Explored is the key of the function with which package controllertest learns of the queue of
 // a loop and of the number of keys that wait for its Gate:
 //

@@ -2,6 +2,7 @@ package gamedays
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -52,10 +53,11 @@ const (
 
 var sitesGVR = schema.GroupVersionResource{Group: "web.example.com", Version: "v1", Resource: "websites"}
 
-var program struct {
-	dir  string
-	once sync.Once
-	err  error
+// programs has the built programs, by their folder.
+var programs struct {
+	sync.Mutex
+	dir   string
+	built map[string]error
 }
 
 func TestMain(m *testing.M) {
@@ -64,19 +66,25 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	program.dir = dir
+	programs.dir, programs.built = dir, map[string]error{}
 	code := testserver.Run(m)
 	os.RemoveAll(dir)
 	os.Exit(code)
 }
 
-// operatorProgram builds the operator.
-func operatorProgram(t testing.TB) string {
+// build builds the program of a folder once.
+func build(t testing.TB, folder string) string {
 	t.Helper()
-	bin := filepath.Join(program.dir, "operator")
-	program.once.Do(func() { program.err = testprocess.Build(context.Background(), bin, "./operator") })
-	if program.err != nil {
-		t.Fatal(program.err)
+	programs.Lock()
+	defer programs.Unlock()
+	bin := filepath.Join(programs.dir, filepath.Base(folder))
+	err, ok := programs.built[folder]
+	if !ok {
+		err = testprocess.Build(context.Background(), bin, folder)
+		programs.built[folder] = err
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
@@ -86,6 +94,8 @@ type setup struct {
 	replicas int      // 0 means 2
 	args     []string // of the replicas
 	server   []string // of the command controlplane
+	program  string   // the folder of the operator, "" means ./operator
+	env      []string // of the replicas
 }
 
 // A day is a world of its own.
@@ -109,7 +119,8 @@ type day struct {
 	tokens []string // of the replicas and of Prometheus: no log may have them
 	others map[string]string
 
-	begin, over time.Time // of what happens
+	begin, over time.Time     // of what happens
+	took        time.Duration // from over until all was right, if a row has measured it
 }
 
 // Usual websites: two tenants.
@@ -122,7 +133,7 @@ func newDay(t *testing.T, s setup) *day {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &day{T: t, root: root, setup: s, bin: operatorProgram(t), service: newService(t)}
+	d := &day{T: t, root: root, setup: s, bin: build(t, cmp.Or(s.program, "./operator")), service: newService(t)}
 	d.server = testserver.Own(t, s.server...)
 	d.admin = d.server.Config()
 	d.admin.QPS = -1
@@ -153,7 +164,7 @@ func newDay(t *testing.T, s setup) *day {
 		for _, p := range d.pods {
 			p.stop() // if the row has not
 		}
-		if t.Failed() {
+		if t.Failed() || *logs {
 			for _, p := range slices.Concat(d.past, d.pods) {
 				lines := p.log.all()
 				for _, l := range lines[max(0, len(lines)-40):] {
@@ -169,8 +180,10 @@ func newDay(t *testing.T, s setup) *day {
 		}
 	}
 	d.placeOthers()
-	d.settings("red blue")
-	d.createBundle("red", "extras", "a", "b")
+	if s.program == "" { // the others have no bundles
+		d.settings("red blue")
+		d.createBundle("red", "extras", "a", "b")
+	}
 	for _, p := range d.pods {
 		p.start(t)
 	}
@@ -180,7 +193,7 @@ func newDay(t *testing.T, s setup) *day {
 	d.await(limit, func() error { return d.right(nil) })
 	d.await(limit, d.allReady)
 	d.await(limit, func() error {
-		values, err := d.prom.query(`sum by (job) (controller_reconcile_total{result="success"})`, "job")
+		values, err := d.prom.query(`sum by (job) ({__name__=~"controller(_runtime)?_reconcile_total",result="success"})`, "job")
 		if err == nil && values[name] == 0 {
 			err = errors.New("Prometheus has no sample of a reconcile")
 		}
@@ -284,7 +297,7 @@ func (d *day) newPod(called string) *pod {
 	g := newGate(d, d.config(), d.cert)
 	dir := g.kubeconfig(d, d.token(name), d.ca)
 	args := []string{"-pod", called, "-kubeconfig", filepath.Join(dir, "kubeconfig"), "-dns", d.service.url, "-listen", addr, "-tls", d.tls, "-spans", filepath.Join(dir, "spans")}
-	return &pod{name: called, bin: d.bin, args: append(args, d.setup.args...), addr: addr, gate: g, dir: dir,
+	return &pod{name: called, bin: d.bin, args: append(args, d.setup.args...), env: d.setup.env, addr: addr, gate: g, dir: dir,
 		log: &journal{pod: called, secrets: func() []string {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -335,6 +348,8 @@ func (d *day) simulateDeployments() {
 			kube := d.kube()
 			all, err := kube.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=website"})
 			if err == nil {
+				var updates sync.WaitGroup
+				slots := make(chan struct{}, 8)
 				for _, dep := range all.Items {
 					n := *dep.Spec.Replicas
 					if dep.Status.ReadyReplicas == n && dep.Status.ObservedGeneration == dep.Generation {
@@ -345,8 +360,13 @@ func (d *day) simulateDeployments() {
 							{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue, Reason: "MinimumReplicasAvailable"},
 							{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
 						}}
-					_, _ = kube.AppsV1().Deployments(dep.Namespace).UpdateStatus(ctx, &dep, metav1.UpdateOptions{}) // the next round tries again
+					slots <- struct{}{}
+					updates.Go(func() {
+						_, _ = kube.AppsV1().Deployments(dep.Namespace).UpdateStatus(ctx, &dep, metav1.UpdateOptions{}) // the next round tries again
+						<-slots
+					})
 				}
+				updates.Wait()
 			}
 			select {
 			case <-ctx.Done():
@@ -501,7 +521,11 @@ func (d *day) leader() (leader, standby *pod) {
 		}
 		leader = nil
 		for _, p := range d.pods {
-			if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == p.name {
+			holder := ""
+			if lease.Spec.HolderIdentity != nil {
+				holder, _, _ = strings.Cut(*lease.Spec.HolderIdentity, "_") // client-go adds a UUID
+			}
+			if holder == p.name {
 				leader = p
 			} else {
 				standby = p

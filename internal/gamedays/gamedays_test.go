@@ -17,6 +17,8 @@ import (
 
 var (
 	every = flag.Bool("every", false, "run all rows, not only the sample")
+	logs  = flag.Bool("logs", false, "print the last lines of all replicas, also after a success")
+	soak  = flag.Bool("soak", false, "with -every, also run the rows that need much time")
 	write = flag.String("write", "", "write the table to this `file`")
 )
 
@@ -29,7 +31,8 @@ type situation struct {
 	notRun string // why it cannot happen here
 
 	setup setup
-	do    func(d *day) // lets it happen
+	do    func(d *day)                             // lets it happen
+	own   func(t *testing.T) (after time.Duration) // in place of do: a row with a world of its own
 	skip  func(object) bool
 
 	fires    []string      // alerts that must fire; no other one may
@@ -37,15 +40,17 @@ type situation struct {
 	says     [][]string    // parts of lines that the log must have within 10s of the start
 	probes   string        // what the probes may say, see probesFit
 	restarts int           // of all replicas
-	quiet    int           // the log may have this many lines, 0 means 40
+	quiet    int           // the log may have this many lines, 0 means 40, and -1 means none
 	bound    time.Duration // from the end until all is right, 0 means 10s
 
 	onCall, does, left string // for the table
+
+	as string // the row that this one repeats with another program: it stands in a column of that row
 }
 
 // situations returns all rows, in the order of the table.
 func situations() []situation {
-	return slices.Concat(replicaRows(), bundleRows())
+	return slices.Concat(replicaRows(), bundleRows(), machineRows())
 }
 
 // A result is what a row has measured.
@@ -69,7 +74,7 @@ func TestGameDays(t *testing.T) {
 				t.Errorf("two rows are named %s", s.name)
 			}
 			names[s.name] = true
-			if s.notRun != "" || s.soak || !*every && !s.sample {
+			if s.notRun != "" || s.soak && !*soak || !*every && !s.sample {
 				continue
 			}
 			t.Run(s.name, func(t *testing.T) {
@@ -86,6 +91,13 @@ func TestGameDays(t *testing.T) {
 }
 
 func (s situation) run(t *testing.T) {
+	if s.own != nil {
+		took := s.own(t)
+		results.Lock()
+		defer results.Unlock()
+		results.byName[s.name] = result{Name: s.name, Seconds: fmt.Sprintf("%.1f", took.Seconds()), Failed: t.Failed()}
+		return
+	}
 	d := newDay(t, s.setup)
 	d.starts()
 	s.do(d)
@@ -94,7 +106,7 @@ func (s situation) run(t *testing.T) {
 	}
 	bound := cmp.Or(s.bound, 10*time.Second)
 	d.await(max(bound, limit), func() error { return d.right(s.skip) })
-	took := time.Since(d.over)
+	took := cmp.Or(d.took, time.Since(d.over))
 	if took > bound {
 		t.Errorf("all was right after %v, want %v", took, bound)
 	}
@@ -130,7 +142,7 @@ func (s situation) run(t *testing.T) {
 		t.Errorf("%d restarts, want %d", restarts, s.restarts)
 	}
 	lines := d.lines()
-	if most := cmp.Or(s.quiet, 40); len(lines) > most {
+	if most := max(cmp.Or(s.quiet, 40), 0); len(lines) > most {
 		t.Errorf("the log has %d lines since it began, want at most %d", len(lines), most)
 	}
 	d.othersUntouched()
@@ -184,15 +196,27 @@ func writePage(path string, all []situation, ran map[string]result) error {
 	maps.Copy(known, ran)
 	var b strings.Builder
 	b.WriteString(pageHead)
-	b.WriteString("| what happens | the on-call sees | the library does | left to a person | right after |\n|---|---|---|---|---|\n")
-	for _, s := range all {
-		seconds := "not run: " + s.notRun
-		if r, ok := known[s.name]; s.notRun == "" && ok && !r.Failed {
-			seconds = r.Seconds + " s"
-		} else if s.notRun == "" {
-			seconds = "failed"
+	seconds := func(s situation) string {
+		if s.notRun != "" {
+			return "not run: " + s.notRun
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", s.title, s.onCall, s.does, cmp.Or(s.left, "nothing"), seconds)
+		if r, ok := known[s.name]; ok && !r.Failed {
+			return r.Seconds + " s"
+		}
+		return "failed"
+	}
+	b.WriteString("| what happens | the on-call sees | the library does | left to a person | right after | in a manager | plain controller-runtime |\n|---|---|---|---|---|---|---|\n")
+	for _, s := range all {
+		if s.as != "" {
+			continue
+		}
+		others := map[string]string{}
+		for _, o := range all {
+			if o.as == s.name {
+				others[o.setup.program] = strings.TrimSuffix(seconds(o)+": "+o.does, ": ")
+			}
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", s.title, s.onCall, s.does, cmp.Or(s.left, "nothing"), seconds(s), others["./managed"], others["./plain"])
 	}
 	data, err := json.MarshalIndent(known, "", "  ")
 	if err != nil {
@@ -211,8 +235,10 @@ const pageHead = `# Game days
 
 The operator of [internal/gamedays](../internal/gamedays) has everything that these pages describe. Each row of
 the table is a test: a real API server, a Prometheus with the shipped alerts, replicas as processes, and a DNS
-service. ` + "`make gamedays`" + ` runs all of them and writes this page, ` + "`make test`" + ` a sample. The last column counts from the
-end of the situation until all objects and records are right. In the tests, alerts fire five times sooner than
+service. ` + "`make gamedays`" + ` runs all of them and writes this page, ` + "`make test`" + ` a sample. "Right after" counts from the
+end of the situation until all objects and records are right. The last two columns repeat some rows with
+[the same operator inside a manager](../internal/gamedays/managed), by package managerkit, and with
+[plain controller-runtime](../internal/gamedays/plain) as its book teaches. In the tests, alerts fire five times sooner than
 in production, and the processes keep their own times.
 
 `

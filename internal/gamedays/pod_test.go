@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +26,9 @@ type pod struct {
 	gate *gate
 	dir  string // with kubeconfig, token and ca.crt
 	log  *journal
+
+	stderr  *os.File                      // takes the place of log for the next process
+	between atomic.Pointer[time.Duration] // the time from one probe to the next, nil means 250ms
 
 	mu       sync.Mutex
 	cmd      *exec.Cmd
@@ -94,6 +98,9 @@ func (p *pod) run() error {
 	p.cmd = exec.Command(p.bin, p.args...)
 	p.cmd.Env = append(os.Environ(), p.env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	if p.stderr != nil {
+		p.cmd.Stderr, p.stderr = p.stderr, nil
+	}
 	if err := p.cmd.Start(); err != nil {
 		return err
 	}
@@ -158,16 +165,19 @@ func (p *pod) stop() (code int, took time.Duration) {
 func (p *pod) probe() {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} // as the kubelet does
 	ask := func(path string) bool {
-		resp, err := client.Get("https://" + p.addr + path)
-		if err != nil {
-			return false
+		for range 3 { // as the kubelet's failureThreshold, so that a busy machine is no failure
+			resp, err := client.Get("https://" + p.addr + path)
+			if err == nil {
+				resp.Body.Close()
+				return resp.StatusCode == http.StatusOK
+			}
+			if !os.IsTimeout(err) {
+				break
+			}
 		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
+		return false
 	}
 	lived := time.Now()
-	tick := time.NewTicker(250 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		seen := probe{at: time.Now(), live: ask("/livez"), ready: ask("/readyz")}
 		p.mu.Lock()
@@ -186,8 +196,12 @@ func (p *pod) probe() {
 			p.signal(syscall.SIGKILL) // the example's grace period would only delay it
 			lived = time.Now()
 		}
+		wait := 250 * time.Millisecond
+		if between := p.between.Load(); between != nil {
+			wait = *between
+		}
 		select {
-		case <-tick.C:
+		case <-time.After(wait):
 		case <-p.wake:
 			return
 		}

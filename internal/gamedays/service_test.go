@@ -1,7 +1,9 @@
 package gamedays
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -58,6 +60,9 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.Server.ServeHTTP(w, r)
 		return
 	}
+	// A server notices that its client has gone once it has read the body.
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	c := call{begin: time.Now(), method: r.Method, owner: owner}
 	s.mu.Lock()
 	before := s.before

@@ -42,6 +42,7 @@ type options struct {
 	tls    string // the folder of tls.crt and tls.key
 	spans  string // the file of the spans
 	pod    string // the name of the replica
+	label  string // of the children, as of another version of the operator
 }
 
 func main() {
@@ -56,6 +57,7 @@ func main() {
 	flag.StringVar(&o.tls, "tls", "", "`folder` of tls.crt and tls.key")
 	flag.StringVar(&o.spans, "spans", "", "`file` of the spans")
 	flag.StringVar(&o.pod, "pod", "", "`name` of this replica in the Lease")
+	flag.StringVar(&o.label, "label", "", "`value` of the label version of the ConfigMaps")
 	flag.Parse()
 	switch *logs {
 	case "slog":
@@ -133,7 +135,14 @@ func newOperator(config *rest.Config, o options) (*operator.Operator, error) {
 	operator.Children(c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
 	operator.Children(c, corev1.SchemeGroupVersion.WithResource("services"), applycorev1.ExtractService)
 	operator.Children(c, appsv1.SchemeGroupVersion.WithResource("deployments"), applyappsv1.ExtractDeployment)
-	r.Apply = c.Apply
+	r.Apply = func(ctx context.Context, children ...any) ([]operator.Child, error) {
+		for _, child := range children {
+			if m, ok := child.(*applycorev1.ConfigMapApplyConfiguration); ok && o.label != "" {
+				m.WithLabels(map[string]string{"version": o.label})
+			}
+		}
+		return c.Apply(ctx, children...)
+	}
 	trace := &tracing.Controller[types.NamespacedName]{Name: "websites", Provider: provider, Ratio: 0.1}
 	c.Loop.Hook = trace.Hook
 	return op, addBundles(op, o.LeaseNamespace)
