@@ -158,12 +158,17 @@ func (p *pod) stop() (code int, took time.Duration) {
 func (p *pod) probe() {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} // as the kubelet does
 	ask := func(path string) bool {
-		resp, err := client.Get("https://" + p.addr + path)
-		if err != nil {
-			return false
+		for range 3 { // as the kubelet's failureThreshold, so that a busy machine is no failure
+			resp, err := client.Get("https://" + p.addr + path)
+			if err == nil {
+				resp.Body.Close()
+				return resp.StatusCode == http.StatusOK
+			}
+			if !os.IsTimeout(err) {
+				break
+			}
 		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
+		return false
 	}
 	lived := time.Now()
 	tick := time.NewTicker(250 * time.Millisecond)

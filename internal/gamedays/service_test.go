@@ -1,7 +1,9 @@
 package gamedays
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,7 +17,8 @@ import (
 // A service is the DNS service, with a log of its own, and with the faults of such services.
 type service struct {
 	dns.Server
-	url string
+	url  string
+	http *httptest.Server
 
 	mu      sync.Mutex
 	calls   []call
@@ -42,11 +45,11 @@ type answer struct {
 func newService(t testing.TB) *service {
 	t.Helper()
 	s := &service{running: map[string]int{}}
-	server := httptest.NewServer(s)
-	s.url = server.URL
+	s.http = httptest.NewServer(s)
+	s.url = s.http.URL
 	t.Cleanup(func() {
-		server.CloseClientConnections()
-		server.Close()
+		s.http.CloseClientConnections()
+		s.http.Close()
 	})
 	return s
 }
@@ -58,6 +61,9 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.Server.ServeHTTP(w, r)
 		return
 	}
+	// A server notices that its client has gone once it has read the body.
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	c := call{begin: time.Now(), method: r.Method, owner: owner}
 	s.mu.Lock()
 	before := s.before
@@ -91,10 +97,11 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	rec := httptest.NewRecorder()
-	if a.twice {
-		defer func() { s.Server.ServeHTTP(httptest.NewRecorder(), r.Clone(r.Context())) }()
-	}
 	s.Server.ServeHTTP(rec, r)
+	if a.twice {
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		s.Server.ServeHTTP(httptest.NewRecorder(), r)
+	}
 	if a.lost {
 		panic(http.ErrAbortHandler)
 	}
