@@ -395,7 +395,7 @@ func admissionRows() []situation {
 					d.edit(site.Namespace, site.Name, `{"spec":{"image":"example.com/site:2","host":"`+site.Name+`-2.example.com"}}`)
 				}
 				d.create("blue", "new")
-				took := d.await(90*time.Second, func() error { return d.right(nil) })
+				took := d.await(45*time.Second, func() error { return d.right(nil) })
 				d.Logf("right after %v with the webhook; %d writes", took, d.writes(d.begin, ""))
 				d.edit("blue", "home", `{"spec":{"replicas":5}}`)
 				time.Sleep(60*time.Second - time.Since(d.begin))
