@@ -134,7 +134,7 @@ func judge(cl class, st *streaks.Streak, res Result, err error) verdict {
 		}
 		d := min(rejectedMin<<min(max(st.Refusals-1, 0), 10), rejectedMax)
 		v.again, v.delay, v.quiet, v.counted = after, between(d, d+d/2), own%loudEvery != 1, true
-		if terminating(err) {
+		if kube.OnlyNamespaceTerminating(err) {
 			v.quiet = own%loudEvery != 0 // each deletion of a namespace with objects gets here, and few are stuck
 		}
 		v.attempt = cl == rejected // the arrival of a role is not an event, so forbidden must not park the key
@@ -195,11 +195,6 @@ func classifyPart(err error) class {
 	default:
 		return failed
 	}
-}
-
-// terminating reports whether err is nothing but creates in namespaces that are being deleted.
-func terminating(err error) bool {
-	return !slices.ContainsFunc(kube.Parts(err), func(part error) bool { return !kube.IsNamespaceTerminating(part) })
 }
 
 // isRejected reports whether err is a response of the API server that the same request
