@@ -128,12 +128,14 @@ func judge(cl class, st *streaks.Streak, res Result, err error) verdict {
 		v.again, v.delay, v.counted = after, max(suggestedDelay(err), res.RequeueAfter, st.Left), true
 		return v // RequeueAfter must not make the retry come sooner
 	case rejected, forbidden:
-		own := st.Rejected
+		own, loud := st.Rejected, 1
 		if cl == forbidden {
 			own = st.Forbidden
+		} else if kube.OnlyNamespaceTerminating(err) { // each deletion of a namespace with objects gets here, and few are stuck
+			loud = 0
 		}
 		d := min(rejectedMin<<min(max(st.Refusals-1, 0), 10), rejectedMax)
-		v.again, v.delay, v.quiet, v.counted = after, between(d, d+d/2), own%loudEvery != 1, true
+		v.again, v.delay, v.quiet, v.counted = after, between(d, d+d/2), own%loudEvery != loud, true
 		v.attempt = cl == rejected // the arrival of a role is not an event, so forbidden must not park the key
 	case conflict:
 		v.again, v.delay, v.quiet = gated, between(conflictMin, conflictMax), st.Races <= normalRaces

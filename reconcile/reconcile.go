@@ -87,7 +87,8 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 //     returns true, or is one of the API errors 400, 405, 406, 409 AlreadyExists, 413, 415
 //     and 422, or the 403 of a create in a namespace that is being deleted, or the 500 of an
 //     object that is too large for etcd or of an apply that does not fit the schema. The delay
-//     doubles from 1s to 10m, and up to half is added.
+//     doubles from 1s to 10m, and up to half is added. If the only cause is the deletion of the
+//     namespace, the 10th of each 10 is logged instead of the 1st.
 //   - forbidden is the API error 401 or 403: a role or a token is missing, or will arrive
 //     soon. The delays are as for rejected. The line of log has deniedGroup,
 //     deniedResource and deniedName.

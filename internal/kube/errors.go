@@ -70,6 +70,16 @@ func IsNamespaceTerminating(err error) bool {
 	return apierrors.HasStatusCause(err, "NamespaceTerminating") // corev1.NamespaceTerminatingCause, without its module
 }
 
+// OnlyNamespaceTerminating reports whether all parts of err are such responses.
+func OnlyNamespaceTerminating(err error) bool {
+	for _, part := range Parts(err) {
+		if !IsNamespaceTerminating(part) {
+			return false
+		}
+	}
+	return true
+}
+
 // IsUnstorable reports whether err is the API server's response, with code 500, to a request that it
 // can never store: an apply that does not fit the schema, for example because it repeats a key of a
 // list, or an object that is larger than etcd or its client allow (1.5 MiB and 2 MiB).
