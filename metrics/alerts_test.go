@@ -227,7 +227,7 @@ or
 			summary: "No replica of {{ $labels.job }} holds the Lease {{ $labels.name }}.",
 			runbook: runbook{
 				means: "Replicas run, but without a leader, so no key is reconciled. If no replica runs, there is no series and no alert: alert on `up` too.",
-				look:  "`kubectl get lease -n NAMESPACE NAME -o yaml` shows the holder and its last renewal. The log of the standbys has `Cannot use the Lease`, with the response of the API server.",
+				look:  "`kubectl get lease -n NAMESPACE NAME -o yaml` shows the holder and its last renewal. The line `Stopped leading` of the last leader has the error of its last renewal, such as a connection that is refused. The log of the standbys has `Cannot use the Lease` if the API server rejects their requests.",
 				do:    "If the holder is a Pod that is gone, the standbys take the Lease after its `leaseDurationSeconds`. If requests are forbidden, restore the role. If the Lease has a `strategy`, delete the Lease.",
 				not:   "Do not edit `holderIdentity` by hand while a holder may run: two replicas would work at once.",
 			},
