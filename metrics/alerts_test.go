@@ -149,7 +149,7 @@ func alerts() []alert {
 			runbook: runbook{
 				means: "1 % of the reconciles of 30 days may fail: their error budget. More than 14.4 % of the last hour failed, which uses up the budget in two days, or more than 6 % of the last six hours. The results " + "`" + strings.ReplaceAll(failures, "|", "`, `") + "` count. A conflict or a stale read does not, nor do `rejected` and `terminal`: see ControllerObjectsFailing. An hour with fewer than 60 failed calls does not page.",
 				look:  lookErrors,
-				do:    "`forbidden`: compare the role with the requests that the log names. `timeout`: look at the latency of the API server and of other services. `panic`: the log has the stack; roll back.",
+				do:    "`forbidden`: compare the role with the requests that the log names. A key runs again within 15 minutes after the repair, and at once if its object changes. `timeout`: look at the latency of the API server and of other services. `panic`: the log has the stack; roll back.",
 				not:   "Do not restart the process: the keys fail again, and a restart lists everything. Do not delete the failing object: its finalizer needs the same controller.",
 			},
 			fires: []sample{total("success", "0+10x120"), total("error", "0+10x120")},
