@@ -45,7 +45,7 @@ type situation struct {
 
 // situations returns all rows, in the order of the table.
 func situations() []situation {
-	return slices.Concat(replicaRows())
+	return slices.Concat(replicaRows(), clusterRows())
 }
 
 // A result is what a row has measured.
