@@ -91,10 +91,16 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 func (c *candidate) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.RenewDeadline)
 	defer cancel()
+	var last error // of an attempt that ctx did not end
 	for tries := 1; ; tries++ {
 		err := c.releaseOnce(ctx)
-		if err == nil {
+		switch {
+		case err == nil:
 			return
+		case ctx.Err() == nil:
+			last = err
+		case last != nil:
+			err = last
 		}
 		if ctx.Err() != nil || apierrors.IsForbidden(err) && c.isRefusal(err) {
 			c.logger.Error(tenure.Printable(err), "Could not release the Lease, it expires")

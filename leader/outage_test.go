@@ -373,3 +373,28 @@ func TestLossIsExplained(t *testing.T) {
 		})
 	}
 }
+
+// TestFailedReleaseIsExplained: the line about a release that fails has the API server's error, and not that of
+// the deadline.
+func TestFailedReleaseIsExplained(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		e, c := s.elector("a")
+		logs := testlog.New()
+		ctx, stop := context.WithCancel(logs.Context(t.Context()))
+		led, ended := make(chan struct{}), make(chan error, 1)
+		go func() {
+			ended <- e.Run(ctx, func(ctx context.Context) error {
+				close(led)
+				return untilDone(ctx)
+			})
+		}()
+		<-led
+		c.On(func(string, string) fault { return fault{Err: apierrors.NewUnauthorized("the token has expired")} })
+		stop()
+		<-ended
+		lines := logs.Find("Could not release the Lease, it expires")
+		if len(lines) != 1 || lines[0].Err == nil || !strings.Contains(lines[0].Err.Error(), "the token has expired") {
+			t.Errorf("the lines are %v, want one with the API server's error", lines)
+		}
+	})
+}
