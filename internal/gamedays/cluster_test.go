@@ -47,11 +47,11 @@ func clusterRows() []situation {
 			name: "away20s", title: "The API server is away for 20 s", quiet: 25, bound: 30 * time.Second,
 			do:     func(d *day) { d.away(20 * time.Second) },
 			says:   [][]string{{"Stopped leading", "lastRenewal", "connection refused"}},
-			onCall: "the line `Stopped leading` with the error", does: "The leader stops its work after 10 s. A replica leads when the API server is back.",
+			onCall: "the line `Stopped leading` with the error", does: "The leader stops after 10 s. One leads when the API server is back.",
 		},
 		{
 			// A scrape needs a TokenReview. Guard keeps one for a minute, so the series end after a minute and
-			// NoLeader ends with them: see gone in the row. The alert on up, which the runbook asks for, goes on.
+			// NoLeader ends with them. The alert on up, which the runbook asks for, goes on.
 			name: "away5m", title: "The API server is away for 5 minutes", quiet: 140, bound: 70 * time.Second, fires: []string{"ControllerNoLeader"},
 			do: func(d *day) {
 				d.each((*gate).refuse)
@@ -68,7 +68,7 @@ func clusterRows() []situation {
 				d.each(func(g *gate) { g.open(d) })
 			},
 			says:   [][]string{{"Stopped leading", "lastRenewal", "connection refused"}},
-			onCall: "ControllerNoLeader; after a minute only `up == 0`, as the endpoint cannot review tokens", does: "The replicas stay live and ready, and log a line a minute for each resource.",
+			onCall: "ControllerNoLeader; after a minute only `up == 0`: the endpoint cannot review tokens", does: "The replicas stay live and ready, and log a line a minute for each resource.",
 			left: "an alert on `up`; the API server",
 		},
 		{
@@ -109,7 +109,7 @@ func clusterRows() []situation {
 			quiet: 60, bound: time.Minute, probes: dead, restarts: 4, may: []string{"ControllerNoLeader"},
 			do:     expiredToken,
 			says:   [][]string{{"Cannot use the Lease", "Unauthorized"}, {"Stopped leading", "Unauthorized"}},
-			onCall: "restarts, and `up == 0`; the line `Cannot use the Lease` with `Unauthorized`", does: "After 20 s the process ends with the reason, and the next one reads the file.",
+			onCall: "restarts, and `up == 0`; the line `Cannot use the Lease` with `Unauthorized`", does: "After 20 s the process ends. The next one reads the file.",
 			left: "an alert on `up`",
 		},
 		{
@@ -162,7 +162,7 @@ func clusterRows() []situation {
 			quiet: 30, bound: 5 * time.Second,
 			do:     staleServer,
 			says:   [][]string{{"Stopped leading", "lastRenewal", "deadline exceeded"}},
-			onCall: "the line `Stopped leading` with the error", does: "The leader cannot renew and stops. The standby leads after 15 s, by another API server.",
+			onCall: "the line `Stopped leading` with the error", does: "The leader cannot renew and stops. The standby leads after 15 s.",
 		},
 		{
 			name: "definition", title: "The definition of the websites is deleted, and made again after 30 s with its objects", quiet: 60, bound: 70 * time.Second,
