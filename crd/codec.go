@@ -71,12 +71,28 @@ func newCodecs[T controllerkit.Object](k *kind[T], keep bool) runtime.Negotiated
 func (c codecs[T]) SupportedMediaTypes() []runtime.SerializerInfo {
 	var fit []runtime.SerializerInfo
 	for _, info := range c.NegotiatedSerializer.SupportedMediaTypes() {
-		if info.MediaType == runtime.ContentTypeJSON || info.MediaType == runtime.ContentTypeCBOR {
+		switch info.MediaType {
+		case runtime.ContentTypeJSON, runtime.ContentTypeCBOR:
 			info.Serializer = checked[T]{info.Serializer, info.StrictSerializer, c.kind, c.keep}
-			fit = append(fit, info)
+		case runtime.ContentTypeProtobuf: // the informer of a kind with this encoding reads lists itself, and failures by these codecs
+			info.Serializer, info.StreamSerializer = failures{info.Serializer}, nil
+		default:
+			continue
 		}
+		fit = append(fit, info)
 	}
 	return fit
+}
+
+// failures is a serializer for responses that are a Status.
+type failures struct{ runtime.Serializer }
+
+func (f failures) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	obj, gvk, err := f.Serializer.Decode(data, defaults, into)
+	if _, ok := obj.(*metav1.Status); err == nil && !ok {
+		return nil, gvk, errors.New("crd: the API server's response is protobuf, which custom resources do not have")
+	}
+	return obj, gvk, err
 }
 
 // checked is a serializer that returns an error for an object other than the expected

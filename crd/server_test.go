@@ -580,3 +580,22 @@ func TestServerPackages(t *testing.T) {
 		t.Errorf("DeleteAll: %+v, %v", p, err)
 	}
 }
+
+// TestServerProtobufFailure: an informer of package compact requests a built-in kind in protobuf, so a failure
+// is in protobuf, too. Its text is the API server's.
+func TestServerProtobufFailure(t *testing.T) {
+	ns := testserver.Namespace(t)
+	client, err := crd.New[*corev1.Service](testserver.Limited(t, ns), corev1.SchemeGroupVersion.WithKind("Service"), "services")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"services", "services?watch=true"} {
+		_, err := client.RESTClient().Get().RequestURI("/api/v1/namespaces/"+ns+"/"+path).SetHeader("Accept", "application/vnd.kubernetes.protobuf,application/json").Stream(t.Context())
+		if want := `services is forbidden: User "`; !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error with %s", path, err, want)
+		}
+	}
+	if _, err := client.Namespace(ns).List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "services is forbidden") {
+		t.Errorf("list: %v", err)
+	}
+}

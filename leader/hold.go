@@ -37,13 +37,17 @@ func (c *candidate) renew(ctx context.Context, t *term) {
 		}
 		next = time.Now().Add(c.RetryPeriod)
 		if err := c.renewOnce(ctx, t); err == nil {
+			t.failed(nil)
 			// Without jitter after a failure: more attempts fit before RenewDeadline.
 			next = next.Add(rand.N(c.RetryPeriod/10 + 1))
 		} else if ctx.Err() == nil {
+			t.failed(err)
 			c.logger.V(2).Info("Could not renew the Lease", "term", t.Number, "err", tenure.Printable(err))
 		}
 	}
 }
+
+var errTaken = errors.New("the Lease is another's")
 
 // renewOnce writes one renewal. A conflict has three causes: an own attempt whose
 // response was lost, a change of the metadata, or another holder. Another holder ends
@@ -74,8 +78,9 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 			return err
 		}
 		if !c.holds(lease) || lease.UID != t.LeaseUID {
+			t.failed(errTaken)
 			t.End()
-			return errors.New("the Lease is another's")
+			return errTaken
 		}
 	}
 }
@@ -86,10 +91,16 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 func (c *candidate) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.RenewDeadline)
 	defer cancel()
+	var last error // of an attempt that ctx did not end
 	for tries := 1; ; tries++ {
 		err := c.releaseOnce(ctx)
-		if err == nil {
+		switch {
+		case err == nil:
 			return
+		case ctx.Err() == nil:
+			last = err
+		case last != nil:
+			err = last
 		}
 		if ctx.Err() != nil || apierrors.IsForbidden(err) && c.isRefusal(err) {
 			c.logger.Error(tenure.Printable(err), "Could not release the Lease, it expires")

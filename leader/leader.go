@@ -411,7 +411,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 
 		case <-lost:
 			lost = nil
-			c.logger.Info("Stopped leading, waiting until the work has stopped", "term", t.Number)
+			c.logger.Info("Stopped leading, waiting until the work has stopped", "term", t.Number, "lastRenewal", time.Since(t.LastRenewal()).Round(time.Millisecond), "err", tenure.Printable(t.reason()))
 			c.metrics.LeaderStatus(c.ref, false)
 			c.see(false) // nor does this replica look for another leader
 

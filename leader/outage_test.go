@@ -314,3 +314,87 @@ func TestProxyErrorsOfUpdates(t *testing.T) {
 		})
 	}
 }
+
+// TestLossIsExplained: the line about a loss has the error of the last renewal.
+func TestLossIsExplained(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		lose func(t *testing.T, s *store, c *client)
+		want string
+	}{
+		{"refused", func(_ *testing.T, _ *store, c *client) {
+			c.On(func(string, string) fault { return fault{Err: errors.New("connection refused")} })
+		}, "connection refused"},
+		{"no response", func(_ *testing.T, _ *store, c *client) {
+			c.On(func(string, string) fault { return fault{Lost: true} })
+		}, "deadline exceeded"},
+		{"deleted", func(_ *testing.T, s *store, _ *client) { s.delete() }, "the Lease was deleted"},
+		{"taken", func(t *testing.T, s *store, _ *client) {
+			s.edit(t, func(l *coordinationv1.Lease) {
+				l.Spec.HolderIdentity, l.Spec.LeaseTransitions = ptr.To("b"), ptr.To[int32](7)
+				l.Annotations = nil
+			})
+		}, "the Lease is another's"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store) {
+				e, c := s.elector("a")
+				logs := testlog.New()
+				ctx, stop := context.WithCancel(logs.Context(t.Context()))
+				terms := make(chan context.Context, 10)
+				ended := make(chan error, 1)
+				go func() {
+					ended <- e.Run(ctx, func(ctx context.Context) error {
+						terms <- ctx
+						return untilDone(ctx)
+					})
+				}()
+				term := <-terms
+				time.Sleep(2 * retryPeriod) // a renewal
+				tt.lose(t, s, c)
+				<-term.Done()
+				c.On(nil)
+				time.Sleep(time.Second)
+				lines := logs.Find("Stopped leading, waiting until the work has stopped")
+				if len(lines) != 1 {
+					t.Fatalf("%d lines about the loss, want 1", len(lines))
+				}
+				if err, _ := lines[0].Values["err"].(error); err == nil || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("the line has the error %v, want one with %q", err, tt.want)
+				}
+				if age, _ := lines[0].Values["lastRenewal"].(time.Duration); age <= 0 || age > renewDeadline {
+					t.Errorf("the line has the last renewal %v, want at most %v", age, renewDeadline)
+				}
+				stop()
+				if err := <-ended; err != nil {
+					t.Errorf("Run() = %v, want nil", err)
+				}
+			})
+		})
+	}
+}
+
+// TestFailedReleaseIsExplained: the line about a release that fails has the API server's error, and not that of
+// the deadline.
+func TestFailedReleaseIsExplained(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		e, c := s.elector("a")
+		logs := testlog.New()
+		ctx, stop := context.WithCancel(logs.Context(t.Context()))
+		led, ended := make(chan struct{}), make(chan error, 1)
+		go func() {
+			ended <- e.Run(ctx, func(ctx context.Context) error {
+				close(led)
+				return untilDone(ctx)
+			})
+		}()
+		<-led
+		c.On(func(string, string) fault { return fault{Err: apierrors.NewUnauthorized("the token has expired")} })
+		stop()
+		<-ended
+		lines := logs.Find("Could not release the Lease, it expires")
+		if len(lines) != 1 || lines[0].Err == nil || !strings.Contains(lines[0].Err.Error(), "the token has expired") {
+			t.Errorf("the lines are %v, want one with the API server's error", lines)
+		}
+	})
+}

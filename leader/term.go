@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,6 +73,8 @@ type term struct {
 	unhealthyAfter time.Duration
 	took           time.Duration // from when the Lease was seen to be free
 	doubt          chan struct{} // requests a renewal at once: the Lease may be another's
+
+	unrenewed atomic.Pointer[error] // of the last renewal; nil if it succeeded or none has ended
 }
 
 // newTerm returns the term of a Lease that was acquired by a request sent at the given
@@ -90,6 +93,23 @@ func newTerm(ctx context.Context, id Term, since string, last time.Time, sent te
 	ctx = context.WithValue(ctx, calls.LastRenewal{}, last)
 	t.Begin(context.WithValue(ctx, termKey{}, t), ErrLost, sent, validFor, wall)
 	return t
+}
+
+// failed notes the error of a renewal, or nil.
+func (t *term) failed(err error) {
+	if err == nil {
+		t.unrenewed.Store(nil)
+		return
+	}
+	t.unrenewed.Store(&err)
+}
+
+// reason returns why the Lease was not renewed.
+func (t *term) reason() error {
+	if err := t.unrenewed.Load(); err != nil {
+		return *err
+	}
+	return errors.New("no renewal has ended within RenewDeadline: the process was paused, or the API server has not responded")
 }
 
 // renewAtOnce requests a renewal before the next RetryPeriod.

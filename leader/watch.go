@@ -94,7 +94,11 @@ func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 		switch {
 		case same && older:
 			return
-		case same && (kind == watch.Deleted || numberOf(lease) > t.Number):
+		case same && kind == watch.Deleted:
+			t.failed(errors.New("the Lease was deleted"))
+			t.End()
+		case same && numberOf(lease) > t.Number:
+			t.failed(errTaken)
 			t.End()
 		case !own:
 			t.renewAtOnce()

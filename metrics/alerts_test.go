@@ -149,7 +149,7 @@ func alerts() []alert {
 			runbook: runbook{
 				means: "1 % of the reconciles of 30 days may fail: their error budget. More than 14.4 % of the last hour failed, which uses up the budget in two days, or more than 6 % of the last six hours. The results " + "`" + strings.ReplaceAll(failures, "|", "`, `") + "` count. A conflict or a stale read does not, nor do `rejected` and `terminal`: see ControllerObjectsFailing. An hour with fewer than 60 failed calls does not page.",
 				look:  lookErrors,
-				do:    "`forbidden`: compare the role with the requests that the log names. `timeout`: look at the latency of the API server, of webhooks for the written kinds, and of other services. `panic`: the log has the stack; roll back.",
+				do:    "`forbidden`: compare the role with the requests that the log names. A key runs again within 15 minutes after the repair, and at once if its object changes. `timeout`: look at the latency of the API server, of webhooks for the written kinds, and of other services. `panic`: the log has the stack; roll back.",
 				not:   "Do not restart the process: the keys fail again, and a restart lists everything. Do not delete the failing object: its finalizer needs the same controller.",
 			},
 			fires: []sample{total("success", "0+10x120"), total("error", "0+10x120")},
@@ -227,7 +227,7 @@ or
 			summary: "No replica of {{ $labels.job }} holds the Lease {{ $labels.name }}.",
 			runbook: runbook{
 				means: "Replicas run, but without a leader, so no key is reconciled. If no replica runs, there is no series and no alert: alert on `up` too.",
-				look:  "`kubectl get lease -n NAMESPACE NAME -o yaml` shows the holder and its last renewal. The log of the standbys has `Cannot use the Lease`, with the response of the API server.",
+				look:  "`kubectl get lease -n NAMESPACE NAME -o yaml` shows the holder and its last renewal. The line `Stopped leading` of the last leader has the error of its last renewal, such as a connection that is refused. The log of the standbys has `Cannot use the Lease` if the API server rejects their requests.",
 				do:    "If the holder is a Pod that is gone, the standbys take the Lease after its `leaseDurationSeconds`. If requests are forbidden, restore the role. If the Lease has a `strategy`, delete the Lease.",
 				not:   "Do not edit `holderIdentity` by hand while a holder may run: two replicas would work at once.",
 			},

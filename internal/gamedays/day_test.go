@@ -96,6 +96,8 @@ type setup struct {
 	server   []string // of the command controlplane
 	program  string   // the folder of the operator, "" means ./operator
 	env      []string // of the replicas
+	data     bool     // the API server keeps its data and its key of tokens: see day.restart
+	bound    bool     // the tokens of the replicas end with the Secret "tokens"
 }
 
 // A day is a world of its own.
@@ -113,6 +115,7 @@ type day struct {
 	setup   setup
 	past    []*pod   // which were deleted
 	watched []string // the namespaces whose bundles are applied
+	data    string   // the folder of etcd, with setup.data
 
 	mu     sync.Mutex
 	admin  *rest.Config
@@ -134,9 +137,7 @@ func newDay(t *testing.T, s setup) *day {
 		t.Fatal(err)
 	}
 	d := &day{T: t, root: root, setup: s, bin: build(t, cmp.Or(s.program, "./operator")), service: newService(t)}
-	d.server = testserver.Own(t, s.server...)
-	d.admin = d.server.Config()
-	d.admin.QPS = -1
+	d.serve()
 	if err := lab.Install(t.Context(), d.admin, os.DirFS(filepath.Join(root, "examples/website/config")), "crd.yaml"); err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +278,11 @@ func (d *day) grant() {
 // token returns a token of a service account, which no log may have.
 func (d *day) token(account string) string {
 	d.Helper()
-	response, err := d.kube().CoreV1().ServiceAccounts(system).CreateToken(d.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	request := &authenticationv1.TokenRequest{}
+	if d.setup.bound && account == name {
+		request.Spec.BoundObjectRef = d.bind()
+	}
+	response, err := d.kube().CoreV1().ServiceAccounts(system).CreateToken(d.Context(), account, request, metav1.CreateOptions{})
 	if err != nil {
 		d.Fatal(err)
 	}

@@ -50,7 +50,7 @@ type situation struct {
 
 // situations returns all rows, in the order of the table.
 func situations() []situation {
-	return slices.Concat(replicaRows(), machineRows(), userRows(), bundleRows())
+	return slices.Concat(replicaRows(), clusterRows(), userRows(), machineRows(), bundleRows())
 }
 
 // A result is what a row has measured.

@@ -28,6 +28,7 @@ type gate struct {
 	served sync.WaitGroup
 
 	mu       sync.Mutex
+	cert     *tls.Certificate
 	listener net.Listener // nil while connections are refused
 	conns    map[*gatedConn]struct{}
 	held     chan struct{} // closed when bytes flow again; nil while they do
@@ -60,7 +61,7 @@ func newGate(t testing.TB, config *rest.Config, cert *tls.Certificate) *gate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{addr: addr, conns: map[*gatedConn]struct{}{}}
+	g := &gate{addr: addr, cert: cert, conns: map[*gatedConn]struct{}{}}
 	g.lead(t, config)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -75,7 +76,7 @@ func newGate(t testing.TB, config *rest.Config, cert *tls.Certificate) *gate {
 	}
 	g.server = &http.Server{
 		Handler:   http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.serve(w, r, proxy) }),
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{*cert}}, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
+		TLSConfig: &tls.Config{GetCertificate: g.certificate}, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
 	}
 	g.open(t)
 	t.Cleanup(func() {
@@ -100,6 +101,22 @@ func (g *gate) lead(t testing.TB, config *rest.Config) {
 	g.mu.Lock()
 	g.backend, g.next = backend, &http.Transport{TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true}
 	g.mu.Unlock()
+}
+
+func (g *gate) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cert, nil
+}
+
+// present makes the gate present another certificate, also to clients that are connected now.
+func (g *gate) present(t testing.TB, cert *tls.Certificate) {
+	t.Helper()
+	g.refuse()
+	g.mu.Lock()
+	g.cert = cert
+	g.mu.Unlock()
+	g.open(t)
 }
 
 // RoundTrip implements http.RoundTripper.

@@ -161,9 +161,10 @@ func (p *pod) stop() (code int, took time.Duration) {
 	return p.cmd.ProcessState.ExitCode(), took
 }
 
-// probe asks the endpoints until the pod is being deleted.
+// probe asks the endpoints until the pod is being deleted. Its requests have more time than the kubelet's second,
+// because other rows use the machine at the same time.
 func (p *pod) probe() {
-	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} // as the kubelet does
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} // as the kubelet does
 	ask := func(path string) bool {
 		for range 3 { // as the kubelet's failureThreshold, so that a busy machine is no failure
 			resp, err := client.Get("https://" + p.addr + path)
