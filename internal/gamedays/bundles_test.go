@@ -188,10 +188,6 @@ func (d *day) allSay(message string, n int) error {
 	return nil
 }
 
-func (d *day) definitions() dynamic.ResourceInterface {
-	return dynamic.NewForConfigOrDie(d.config()).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-}
-
 // installGadgets installs a kind, and gives the operator rights for it.
 func (d *day) installGadgets() {
 	d.Helper()

@@ -127,7 +127,7 @@ func clusterRows() []situation {
 				for _, site := range usual {
 					d.edit(site.Namespace, site.Name, `{"spec":{"host":"new.`+site.Name+`.`+site.Namespace+`.example.com"}}`)
 				}
-				d.await(20*time.Second, func() error { return d.condition("red", "shop", "False", "Forbidden", "configmaps") })
+				d.await(20*time.Second, d.conditionIs("red", "shop", "False: Forbidden: ", "configmaps"))
 				time.Sleep(time.Until(d.begin.Add(time.Minute)))
 				restore()
 			},
@@ -212,26 +212,6 @@ func (d *day) aged() {
 		}
 		return nil
 	})
-}
-
-// condition returns nil if the condition Ready of a website has a status, a reason, and a text in its message.
-func (d *day) condition(namespace, site, status, reason, text string) error {
-	c := &checker{client: d.kube().Discovery().RESTClient()}
-	sites, err := c.sites(d.Context())
-	if err != nil {
-		return err
-	}
-	for _, s := range sites {
-		for _, cond := range s.Status.Conditions {
-			if s.Metadata.Namespace == namespace && s.Metadata.Name == site && cond.Type == "Ready" {
-				if cond.Status == status && cond.Reason == reason && strings.Contains(cond.Message, text) {
-					return nil
-				}
-				return fmt.Errorf("website %s/%s has the condition %+v", namespace, site, cond)
-			}
-		}
-	}
-	return fmt.Errorf("website %s/%s has no condition Ready", namespace, site)
 }
 
 // awaitEdit edits a website as soon as the API server allows it. The situation is over then.

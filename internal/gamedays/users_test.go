@@ -646,15 +646,6 @@ func deletionRows() []situation {
 	}
 }
 
-func (d *day) uid(namespace, site string) string {
-	d.Helper()
-	o, err := d.sites(namespace).Get(d.Context(), site, metav1.GetOptions{})
-	if err != nil {
-		d.Fatal(err)
-	}
-	return string(o.GetUID())
-}
-
 // child sends a request for a child of the website by kubectl's means.
 func (d *day) child(ctx context.Context, method, kind, namespace, site, patch string) error {
 	client := d.kube().Discovery().RESTClient()
