@@ -418,6 +418,15 @@ func worlds() []world {
 			fires: []firing{{"ControllerErrorBudgetBurnFast", 75, 150, orders}, {"ControllerErrorBudgetBurnSlow", 85, 150, orders}, {"ControllerObjectsFailing", 71, 150, orders}},
 		},
 		{
+			name: "another service is away for a minute", replicas: led(func(step int) state {
+				if step != 60 {
+					return leader(normal)
+				}
+				return state{scraped: true, leads: true, objects: 200}.with("error", 200*retries(0), 200)
+			}),
+			fires: []firing{{"ControllerErrorBudgetBurnSlow", 85, 150, orders}},
+		},
+		{
 			name: "a release whose objects are all rejected", replicas: updated(func(step int, old bool) state {
 				if old {
 					return leader(normal)
