@@ -132,7 +132,7 @@ findings: bin/controlplane ## explore controllers of other projects for BUDGET (
 
 .PHONY: gamedays
 gamedays: bin/controlplane bin/prometheus ## let the operator live through all rows of docs/gamedays.md, and write that page
-	cd internal/gamedays && go vet ./... && go mod tidy -diff && go test -v -count=1 -timeout 0 -parallel 6 $(TEST_FLAGS) -run '^TestGameDays$$' . -every -write ../../docs/gamedays.md
+	cd internal/gamedays && go vet ./... && go mod tidy -diff && go test -v -count=1 -timeout 0 -parallel 6 $(TEST_FLAGS) -run '^TestGameDays$$' . -every -write
 
 .PHONY: kubectl
 kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset and back, and measure them beside kubectl and Flux in internal/bench/RESULTS.md; compiles them the first time

@@ -3,11 +3,12 @@ package gamedays
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +20,7 @@ var (
 	every = flag.Bool("every", false, "run all rows, not only the sample")
 	logs  = flag.Bool("logs", false, "print the last lines of all replicas, also after a success")
 	soak  = flag.Bool("soak", false, "with -every, also run the rows that need much time")
-	write = flag.String("write", "", "write the table to this `file`")
+	write = flag.Bool("write", false, "write docs/gamedays.md")
 )
 
 // A situation is a row.
@@ -83,19 +84,23 @@ func TestGameDays(t *testing.T) {
 			})
 		}
 	})
-	if *write != "" {
-		if err := writePage(*write, situations(), results.byName); err != nil {
+	if *write {
+		if err := writePage(situations(), results.byName); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
 func (s situation) run(t *testing.T) {
-	if s.own != nil {
-		took := s.own(t)
+	r := result{Name: s.name}
+	defer func() { // also after a FailNow
+		r.Failed = t.Failed()
 		results.Lock()
 		defer results.Unlock()
-		results.byName[s.name] = result{Name: s.name, Seconds: fmt.Sprintf("%.1f", took.Seconds()), Failed: t.Failed()}
+		results.byName[s.name] = r
+	}()
+	if s.own != nil {
+		r.Seconds = fmt.Sprintf("%.1f", s.own(t).Seconds())
 		return
 	}
 	d := newDay(t, s.setup)
@@ -153,9 +158,7 @@ func (s situation) run(t *testing.T) {
 		t.Errorf("the DNS service: %s", fault)
 	}
 	t.Logf("%s: right after %.1fs, fired %v, %d lines:\n%s", s.name, took.Seconds(), slices.Sorted(maps.Keys(fired)), len(lines), summary(lines))
-	results.Lock()
-	defer results.Unlock()
-	results.byName[s.name] = result{Name: s.name, Seconds: fmt.Sprintf("%.1f", took.Seconds()), Alerts: strings.Join(slices.Sorted(maps.Keys(fired)), ", "), Failed: t.Failed()}
+	r.Seconds, r.Alerts = fmt.Sprintf("%.1f", took.Seconds()), strings.Join(slices.Sorted(maps.Keys(fired)), ", ")
 }
 
 // What the probes may say while it happens, after each replica was ready for the first time.
@@ -184,18 +187,71 @@ func probesFit(want string, p *pod, begin time.Time) error {
 	return nil
 }
 
-// writePage writes the table. Rows that did not run keep their figures of an earlier run beside the page.
-func writePage(path string, all []situation, ran map[string]result) error {
+const (
+	pageFile   = "../../docs/gamedays.md"
+	storedFile = "testdata/results.json" // what rows have measured: a row that does not run keeps its figures
+)
+
+// stored returns the results of earlier runs.
+func stored() (map[string]result, error) {
 	known := map[string]result{}
-	stored := filepath.Join("testdata", "results.json")
-	if data, err := os.ReadFile(stored); err == nil {
-		if err := json.Unmarshal(data, &known); err != nil {
-			return fmt.Errorf("%s: %w", stored, err)
-		}
+	data, err := os.ReadFile(storedFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return known, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &known)
+	}
+	return known, err
+}
+
+// writePage stores the results and writes the table.
+func writePage(all []situation, ran map[string]result) error {
+	known, err := stored()
+	if err != nil {
+		return err
 	}
 	maps.Copy(known, ran)
-	var b strings.Builder
-	b.WriteString(pageHead)
+	for name := range known {
+		if !slices.ContainsFunc(all, func(s situation) bool { return s.name == name && s.notRun == "" }) {
+			delete(known, name)
+		}
+	}
+	data, err := json.MarshalIndent(known, "", "  ")
+	if err == nil {
+		err = os.WriteFile(storedFile, append(data, '\n'), 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(pageFile, []byte(page(all, known)), 0o644)
+}
+
+// TestPage: docs/gamedays.md has each row, with what its last run has measured.
+func TestPage(t *testing.T) {
+	known, err := stored()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range situations() {
+		if r, ok := known[s.name]; s.notRun == "" && (!ok || r.Failed) {
+			t.Errorf("the row %s has no good result: run make gamedays", s.name)
+		}
+	}
+	text, err := os.ReadFile(pageFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Split(page(situations(), known), "\n")
+	for i, line := range strings.Split(string(text), "\n") {
+		if i >= len(want) || line != want[i] {
+			t.Fatalf("line %d of docs/gamedays.md is not what the rows say: run make gamedays", i+1)
+		}
+	}
+}
+
+// page returns the page.
+func page(all []situation, known map[string]result) string {
 	seconds := func(s situation) string {
 		if s.notRun != "" {
 			return "not run: " + s.notRun
@@ -205,40 +261,46 @@ func writePage(path string, all []situation, ran map[string]result) error {
 		}
 		return "failed"
 	}
-	b.WriteString("| what happens | the on-call sees | the library does | left to a person | right after | in a manager | plain controller-runtime |\n|---|---|---|---|---|---|---|\n")
+	var b strings.Builder
+	b.WriteString(pageHead)
+	b.WriteString("| what happens | the on-call sees | alerts | the library does | left to a person | right after |\n|---|---|---|---|---|---|\n")
 	for _, s := range all {
-		if s.as != "" {
-			continue
+		if s.as == "" {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", s.title, s.onCall, strings.ReplaceAll(known[s.name].Alerts, "Controller", ""), s.does, cmp.Or(s.left, "nothing"), seconds(s))
 		}
-		others := map[string]string{}
+	}
+	b.WriteString(pageOthers)
+	for _, s := range all {
 		for _, o := range all {
-			if o.as == s.name {
-				others[o.setup.program] = strings.TrimSuffix(seconds(o)+": "+o.does, ": ")
+			if o.as == s.name && o.setup.program == "./plain" {
+				managed := slices.IndexFunc(all, func(m situation) bool { return m.as == s.name && m.setup.program == "./managed" })
+				in := ""
+				if managed >= 0 {
+					in = strings.TrimSuffix(seconds(all[managed])+". "+all[managed].does, ". ")
+				}
+				fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.title, seconds(s), in, strings.TrimSuffix(seconds(o)+". "+o.does, ". "))
 			}
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", s.title, s.onCall, s.does, cmp.Or(s.left, "nothing"), seconds(s), others["./managed"], others["./plain"])
 	}
-	data, err := json.MarshalIndent(known, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll("testdata", 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(stored, append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.WriteFile(path, []byte(b.String()), 0o644)
+	return b.String()
 }
 
 const pageHead = `# Game days
 
 The operator of [internal/gamedays](../internal/gamedays) has everything that these pages describe. Each row of
 the table is a test: a real API server, a Prometheus with the shipped alerts, replicas as processes, and a DNS
-service. ` + "`make gamedays`" + ` runs all of them and writes this page, ` + "`make test`" + ` a sample. "Right after" counts from the
-end of the situation until all objects and records are right. The last two columns repeat some rows with
-[the same operator inside a manager](../internal/gamedays/managed), by package managerkit, and with
-[plain controller-runtime](../internal/gamedays/plain) as its book teaches. In the tests, alerts fire five times sooner than
-in production, and the processes keep their own times.
+service. ` + "`make gamedays`" + ` runs all of them and writes this page, ` + "`make test`" + ` a sample. The last column counts from the
+end of the situation until all objects and records are right. In the tests, alerts fire five times sooner than
+in production, and the processes keep their own times. The names of alerts lack "Controller".
 
+`
+
+const pageOthers = `
+## Beside controller-runtime
+
+Some rows ran with [the same operator inside a manager](../internal/gamedays/managed), by package managerkit,
+and with [plain controller-runtime](../internal/gamedays/plain) as its book teaches.
+
+| what happens | right after | in a manager with managerkit | plain controller-runtime |
+|---|---|---|---|
 `

@@ -20,11 +20,11 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
@@ -80,7 +80,7 @@ func addBundles(op *operator.Operator, namespace string) error {
 		kinds:  map[types.NamespacedName][]schema.GroupVersionResource{},
 	}
 	b.watches = &ondemand.Informers[schema.GroupVersionResource]{New: func(gvr schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
-		return metadatainformer.NewFilteredMetadataInformer(metadataClient, gvr, "", 0, cache.Indexers{}, func(o *metav1.ListOptions) {
+		return dynamicinformer.NewFilteredDynamicInformer(client, gvr, "", 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 			o.LabelSelector = bundleLabel
 		}).Informer(), nil
 	}}
@@ -127,14 +127,18 @@ func (b *bundles) reconcile(ctx context.Context, s *corev1.Secret) (reconcile.Re
 		}
 		u.SetNamespace(s.Namespace)
 		u.SetLabels(map[string]string{bundleLabel: s.Name})
-		members = append(members, applyset.Member{Object: u, Wait: true})
+		member := applyset.Member{Object: u, Wait: true}
 		mapping, err := b.mapper.RESTMapping(u.GroupVersionKind().GroupKind(), u.GroupVersionKind().Version)
 		switch {
 		case err == nil:
 			kinds[mapping.Resource] = true
+			if live := b.live(mapping.Resource, u); live != nil {
+				member.Live = live
+			}
 		case !meta.IsNoMatchError(err): // Apply reports that one
 			errs = append(errs, fmt.Errorf("key %s: %w", key, err))
 		}
+		members = append(members, member)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return reconcile.Result{}, err // a part of a bundle would prune the rest
@@ -148,6 +152,19 @@ func (b *bundles) reconcile(ctx context.Context, s *corev1.Secret) (reconcile.Re
 		return reconcile.Result{RequeueAfter: retryPending}, nil
 	}
 	return reconcile.Result{}, err
+}
+
+// live returns the cached object, or nil: then Apply asks the API server.
+func (b *bundles) live(kind schema.GroupVersionResource, of *unstructured.Unstructured) *unstructured.Unstructured {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := b.open[kind]
+	if w == nil {
+		return nil
+	}
+	obj, _, _ := w.GetStore().GetByKey(of.GetNamespace() + "/" + of.GetName()) // a cache has no errors
+	live, _ := obj.(*unstructured.Unstructured)
+	return live
 }
 
 func (b *bundles) cleanup(ctx context.Context, s *corev1.Secret) error {
@@ -174,8 +191,8 @@ func (b *bundles) watch(ctx context.Context, bundle types.NamespacedName, kinds 
 			return err
 		}
 		b.open[kind] = w
-		if _, err := w.AddEventHandler(enqueue.Handler(b.queue, func(m *metav1.PartialObjectMetadata) []types.NamespacedName {
-			return []types.NamespacedName{{Namespace: m.Namespace, Name: m.Labels[bundleLabel]}}
+		if _, err := w.AddEventHandler(enqueue.Handler(b.queue, func(m *unstructured.Unstructured) []types.NamespacedName {
+			return []types.NamespacedName{{Namespace: m.GetNamespace(), Name: m.GetLabels()[bundleLabel]}}
 		})); err != nil {
 			return err
 		}
