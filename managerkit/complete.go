@@ -125,11 +125,10 @@ func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crrecon
 	options.NewQueue = d.newQueue
 	options.EnableWarmup = new(false) // a standby would queue each name that it ever sees
 	if kube.IsNil(loop.Metrics) {
-		m, err := NewMetrics()
-		if err != nil {
+		var err error
+		if loop.Metrics, err = NewMetrics(); err != nil {
 			return err
 		}
-		loop.Metrics = m
 	}
 	if loop.Name != "" {
 		b.Named(loop.Name)
