@@ -113,7 +113,7 @@ func clusterRows() []situation {
 			left: "an alert on `up`",
 		},
 		{
-			name: "ca", title: "The API server gets a certificate of another CA, and `ca.crt` changes at once", quiet: 300, bound: 6 * time.Minute,
+			name: "ca", title: "The API server gets a certificate of another CA, and `ca.crt` changes at once", quiet: 500, bound: 6 * time.Minute,
 			fires:  []string{"ControllerNoLeader"},
 			do:     replacedCA,
 			says:   [][]string{{"Failed to watch", "x509: certificate signed by unknown authority"}, {"Stopped leading", "x509: certificate signed by unknown authority"}},

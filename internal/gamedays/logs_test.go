@@ -40,11 +40,10 @@ type journal struct {
 	pod     string
 	secrets func() []string
 
-	mu      sync.Mutex
-	rest    string
-	lines   []line
-	faults  []error
-	printed chan struct{} // closed at the next line
+	mu     sync.Mutex
+	rest   string
+	lines  []line
+	faults []error
 }
 
 // Write implements io.Writer. It never fails: a full disk is a row of its own.
@@ -73,21 +72,7 @@ func (j *journal) Write(p []byte) (int, error) {
 			j.faults = append(j.faults, fmt.Errorf("the log of %s: %w: %s", j.pod, err, l.text))
 		}
 		j.lines = append(j.lines, l)
-		if j.printed != nil {
-			close(j.printed)
-			j.printed = nil
-		}
 	}
-}
-
-// next returns a channel that the next line closes.
-func (j *journal) next() <-chan struct{} {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.printed == nil {
-		j.printed = make(chan struct{})
-	}
-	return j.printed
 }
 
 func (j *journal) all() []line {

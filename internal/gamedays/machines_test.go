@@ -71,7 +71,7 @@ func machineRows() []situation {
 			onCall: "nothing", does: "The leader works on.",
 		},
 		{
-			name: "versions", title: "Two versions of the operator at once, as in a paused rollout",
+			name: "versions", quiet: 60, title: "Two versions of the operator at once, as in a paused rollout",
 			do:     func(d *day) { d.twoVersions() },
 			onCall: "nothing", does: "The leader's version wins. A change of the leader writes each child once.", left: "End the rollout.",
 		},

@@ -29,9 +29,9 @@ type service struct {
 
 // A call is a request that the service has answered or dropped.
 type call struct {
-	begin, end          time.Time
-	method, owner, host string
-	status              int // 0: no answer
+	begin, end    time.Time
+	method, owner string
+	status        int // 0: no answer
 }
 
 // An answer takes the place of the service's.
