@@ -100,6 +100,7 @@
 //   - migration of stored objects: [docs/recipes/migration.md]
 //   - namespaces, many or changing: [scope.Informer], [docs/namespaces.md]
 //   - new repository, scaffolding: [cmd/newoperator], [docs/start.md]
+//   - outages and other bad days, what the on-call sees: [docs/gamedays.md]
 //   - owner references: [owner.SetController]
 //   - periodic reconciles, resync: [reconcile.Every]
 //   - pprof: [operator.Options.Debug], [debug.Profiles]
@@ -168,6 +169,7 @@
 // [docs/alerts.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/alerts.md
 // [docs/by-hand.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/by-hand.md
 // [docs/crd.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/crd.md
+// [docs/gamedays.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/gamedays.md
 // [docs/logging.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/logging.md
 // [docs/memory.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/memory.md
 // [docs/namespaces.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/namespaces.md
