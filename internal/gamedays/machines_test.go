@@ -34,7 +34,7 @@ import (
 func machineRows() []situation {
 	rows := []situation{
 		{
-			name: "sigterm-call", title: "SIGTERM during a call of 14 s", bound: 5 * time.Second,
+			name: "sigterm-call", sample: true, title: "SIGTERM during a call of 14 s", bound: 5 * time.Second,
 			says: [][]string{{"Stopping controller", "received SIGTERM", `"running":1`}},
 			do: func(d *day) {
 				d.stopDuringCall(stopping{server: 5 * time.Second, service: 9 * time.Second, least: 13 * time.Second, most: 15500 * time.Millisecond, gap: time.Second, whole: true})

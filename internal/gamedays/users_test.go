@@ -41,7 +41,7 @@ func userRows() []situation {
 func objectRows() []situation {
 	return []situation{
 		{
-			name: "malformed", title: "A stored website that does not decode", bound: 15 * time.Second,
+			name: "malformed", sample: true, title: "A stored website that does not decode", bound: 15 * time.Second,
 			do: func(d *day) {
 				restore := d.loosen("/properties/spec/properties/replicas", map[string]any{"x-kubernetes-preserve-unknown-fields": true})
 				d.await(limit, func() error {
