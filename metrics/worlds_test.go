@@ -418,6 +418,15 @@ func worlds() []world {
 			fires: []firing{{"ControllerErrorBudgetBurnFast", 75, 150, orders}, {"ControllerErrorBudgetBurnSlow", 85, 150, orders}, {"ControllerObjectsFailing", 71, 150, orders}},
 		},
 		{
+			name: "many conflicts, and a key that fails for five minutes", replicas: led(func(step int) state {
+				s := leader(100).with("conflict", 100, 0)
+				if step > 145 {
+					s = s.with("error", 10, 1)
+				}
+				return s
+			}),
+		},
+		{
 			name: "another service is away for a minute", replicas: led(func(step int) state {
 				if step != 60 {
 					return leader(normal)

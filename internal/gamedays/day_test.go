@@ -14,8 +14,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -302,7 +304,14 @@ func (d *day) newPod(called string) *pod {
 	g := newGate(d, d.config(), d.cert)
 	dir := g.kubeconfig(d, d.token(name), d.ca)
 	args := []string{"-pod", called, "-kubeconfig", filepath.Join(dir, "kubeconfig"), "-dns", d.service.url, "-listen", addr, "-tls", d.tls, "-spans", filepath.Join(dir, "spans")}
-	return &pod{name: called, bin: d.bin, args: append(args, d.setup.args...), env: d.setup.env, addr: addr, gate: g, dir: dir,
+	debug := ""
+	if d.setup.program == "" {
+		if debug, err = lab.FreeAddress(); err != nil {
+			d.Fatal(err)
+		}
+		args = append(args, "-debug", debug)
+	}
+	return &pod{name: called, bin: d.bin, args: append(args, d.setup.args...), debug: debug, env: d.setup.env, addr: addr, gate: g, dir: dir,
 		log: &journal{pod: called, secrets: func() []string {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -331,6 +340,32 @@ func (d *day) deletePod(p *pod) {
 	d.pods = slices.DeleteFunc(d.pods, func(q *pod) bool { return q == p })
 	d.past = append(d.past, p)
 	d.prom.scrape(d, d.pods)
+}
+
+// pages checks that the debug page of each replica responds, and that there are spans.
+func (d *day) pages() {
+	d.Helper()
+	spans := 0
+	for _, p := range d.pods {
+		resp, err := http.Get("http://" + p.debug + "/debug/controllers")
+		if err != nil {
+			d.Errorf("the debug page of %s: %v", p.name, err)
+			continue
+		}
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(text, []byte("websites")) {
+			d.Errorf("the debug page of %s: %s, %v", p.name, resp.Status, err)
+		}
+		file, err := os.ReadFile(filepath.Join(p.dir, "spans"))
+		if err != nil {
+			d.Errorf("the spans of %s: %v", p.name, err)
+		}
+		spans += bytes.Count(file, []byte("\n"))
+	}
+	if spans == 0 {
+		d.Error("no replica has exported a span")
+	}
 }
 
 // stopped ends a replica, and checks how it ended and what it has logged.

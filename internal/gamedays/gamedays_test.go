@@ -151,6 +151,9 @@ func (s situation) run(t *testing.T) {
 		t.Errorf("the log has %d lines since it began, want at most %d", len(lines), most)
 	}
 	d.othersUntouched()
+	if s.setup.program == "" {
+		d.pages()
+	}
 	for _, p := range d.pods {
 		d.stopped(p)
 	}

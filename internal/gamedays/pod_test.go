@@ -18,14 +18,15 @@ import (
 // A pod is a replica, and does what the kubelet does: it starts the process again when it has ended, and
 // restarts one whose /livez has failed for 30s.
 type pod struct {
-	name string
-	bin  string
-	args []string
-	env  []string
-	addr string // of the endpoints
-	gate *gate
-	dir  string // with kubeconfig, token and ca.crt
-	log  *journal
+	name  string
+	bin   string
+	args  []string
+	env   []string
+	addr  string // of the endpoints
+	debug string // the address of the debug page; "" means none
+	gate  *gate
+	dir   string // with kubeconfig, token and ca.crt
+	log   *journal
 
 	stderr  *os.File                      // takes the place of log for the next process
 	between atomic.Pointer[time.Duration] // the time from one probe to the next, nil means 250ms

@@ -75,7 +75,7 @@ func addBundles(op *operator.Operator, namespace string) error {
 	}
 	b := &bundles{
 		mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discoveryClient)),
-		queue:  queue.New(queue.Config[types.NamespacedName]{Name: "bundles", MetricsProvider: op.Metrics}),
+		queue:  queue.New(queue.Config[types.NamespacedName]{Name: "secrets", MetricsProvider: op.Metrics}),
 		open:   map[schema.GroupVersionResource]*ondemand.Watch{},
 		kinds:  map[types.NamespacedName][]schema.GroupVersionResource{},
 	}

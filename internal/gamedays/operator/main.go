@@ -143,7 +143,7 @@ func newOperator(config *rest.Config, o options) (*operator.Operator, error) {
 		}
 		return c.Apply(ctx, children...)
 	}
-	trace := &tracing.Controller[types.NamespacedName]{Name: "websites", Provider: provider, Ratio: 0.1}
+	trace := &tracing.Controller[types.NamespacedName]{Name: "websites", Provider: provider, Ratio: 1}
 	c.Loop.Hook = trace.Hook
 	return op, addBundles(op, o.LeaseNamespace)
 }
