@@ -357,6 +357,8 @@ func (d *day) pages() {
 		if err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(text, []byte("websites")) {
 			d.Errorf("the debug page of %s: %s, %v", p.name, resp.Status, err)
 		}
+	}
+	for _, p := range slices.Concat(d.past, d.pods) {
 		file, err := os.ReadFile(filepath.Join(p.dir, "spans"))
 		if err != nil {
 			d.Errorf("the spans of %s: %v", p.name, err)
