@@ -119,7 +119,7 @@ func (w world) series() map[string][]float64 {
 				seen = 0
 			}
 			const controller, name, lease = `controller="orders"`, `name="orders"`, `name="shop/orders"`
-			for _, result := range []string{"success", "error", "rejected", "terminal"} {
+			for _, result := range []string{"success", "error", "rejected", "terminal", "conflict"} {
 				count("controller_reconcile_total", controller+`,result="`+result+`"`, s.calls[result])
 				if result != "success" {
 					put("controller_failing_keys", controller+`,result="`+result+`"`, s.failing[result])
@@ -418,10 +418,10 @@ func worlds() []world {
 			fires: []firing{{"ControllerErrorBudgetBurnFast", 75, 150, orders}, {"ControllerErrorBudgetBurnSlow", 85, 150, orders}, {"ControllerObjectsFailing", 71, 150, orders}},
 		},
 		{
-			name: "many conflicts, and a key that fails for five minutes", replicas: led(func(step int) state {
+			name: "many conflicts, and a key that fails each minute", replicas: led(func(step int) state {
 				s := leader(100).with("conflict", 100, 0)
-				if step > 145 {
-					s = s.with("error", 10, 1)
+				if step > 60 {
+					s = s.with("error", 1, 1)
 				}
 				return s
 			}),
