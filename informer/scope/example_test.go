@@ -107,6 +107,7 @@ func ExampleInformer_Follow() {
 	stopped := make(chan error)
 	go func() { stopped <- set.Run(ctx) }()
 
+	<-set.HasSyncedChecker().Done()
 	fmt.Println(<-lines)
 	for _, i := range []*scope.Informer{pods, configMaps} {
 		fmt.Println(i.HasSynced(), i.GetStore().ListKeys())
