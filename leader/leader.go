@@ -472,7 +472,7 @@ func (c *candidate) result(ctx context.Context, t *term, held, overran bool, err
 	case held:
 		return false, err
 	}
-	c.logger.Info("The work has stopped, campaigning again", "term", t.Number, "err", tenure.Printable(err))
+	c.logger.Info("The work has stopped, campaigning again", tenure.Values(err, "term", t.Number)...)
 	return true, nil
 }
 

@@ -291,8 +291,8 @@ func testResults(t *testing.T, s *shelf) {
 		"c": {err: errNotSent{}},
 		"d": {err: apierrors.NewConflict(corev1.Resource("pods"), "a", errors.New("changed"))},
 		"e": {err: context.DeadlineExceeded},
-		"f": {err: fmt.Errorf("wrong: %w", reconcile.ErrTerminal), ready: "False Terminal at 2: wrong: reconcile: terminal error"},
-		"g": {err: fmt.Errorf("bad\x1b: %w", reconcile.ErrRejected), ready: `False Rejected at 2: bad\x1b: reconcile: rejected`},
+		"f": {err: fmt.Errorf("wrong: %w", reconcile.ErrTerminal), ready: "False Terminal at 2: wrong"},
+		"g": {err: fmt.Errorf("bad\x1b: %w", reconcile.ErrRejected), ready: `False Rejected at 2: bad\x1b`},
 		"h": {err: apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("no role")), ready: `False Forbidden at 2: pods "a" is forbidden: no role`},
 	}
 	s.Phases = phases()

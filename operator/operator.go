@@ -358,7 +358,7 @@ func (op *Operator) register() (needed []served.Resource) {
 	for _, s := range op.singles {
 		needed = append(needed, served.Resource{GroupResource: s.GroupResource})
 	}
-	for _, resource := range op.uses.Resources() {
+	for _, resource := range op.uses.Named() {
 		needed = append(needed, served.Resource{GroupResource: resource})
 	}
 	return needed

@@ -19,6 +19,9 @@ import (
 //	op.Writes(v1.Resource("widgets"), "patch")                   // finalizers
 //	op.Writes(v1.Resource("widgets/status"), "update")
 //
+// Kinds that are known only at run time have the resource "*", all of a group, or of all groups if
+// the group is "*" too.
+//
 // Run returns an error if the API server does not serve it, for example if the status
 // subresource of a CustomResourceDefinition is missing. The first request of each kind by clients of
 // Config that is not declared is logged. In an exploration of package controllertest it is a

@@ -440,14 +440,42 @@ func TestHasSyncedIsEndedByContext(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		rec, logs := &recorder{}, newLogs()
 		q.Add("a")
-		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, HasSynced: []cache.DoneChecker{make(checker)}})
+		synced := make(checker)
+		close(synced)
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, HasSynced: []cache.DoneChecker{synced, make(checker), synced}})
 		r.stop()
 		if got := rec.got(); len(got) != 0 {
 			t.Errorf("calls without sync: %v, want none", got)
 		}
-		lines := logs.Find("Timed out waiting")
-		if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].Values["instances"]), "the checker") {
-			t.Errorf("logged %v, want a line that names the checker", lines)
+		lines := logs.Find("Stopped before the caches were synced")
+		if len(lines) != 1 || fmt.Sprint(lines[0].Values["caches"]) != "[the checker]" {
+			t.Errorf("logged %v, want a line that names the one checker", lines)
+		}
+	})
+}
+
+// TestHasSyncedIsSlow: one line names what Run waits for, and a usual start has none.
+func TestHasSyncedIsSlow(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		rec, logs := &recorder{}, newLogs()
+		q.Add("a")
+		synced := make(checker)
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, HasSynced: []cache.DoneChecker{synced}})
+		time.Sleep(9 * time.Second)
+		synctest.Wait()
+		if lines := logs.Find("Waiting for the caches"); len(lines) != 0 {
+			t.Errorf("logged %v, want nothing before 10s", lines)
+		}
+		time.Sleep(time.Minute)
+		close(synced)
+		synctest.Wait()
+		r.stop()
+		lines := logs.Find("Waiting for the caches")
+		if len(lines) != 1 || fmt.Sprint(lines[0].Values["caches"]) != "[the checker]" {
+			t.Errorf("logged %v, want one line that names the checker", lines)
+		}
+		if got := rec.got(); len(got) != 1 {
+			t.Errorf("calls: %v, want one", got)
 		}
 	})
 }

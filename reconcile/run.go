@@ -22,12 +22,16 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile/internal/echoes"
 	"github.com/controllerkit/controllerkit/reconcile/internal/failing"
 	"github.com/controllerkit/controllerkit/reconcile/internal/hot"
+	"github.com/controllerkit/controllerkit/reconcile/internal/queues"
 	"github.com/controllerkit/controllerkit/reconcile/internal/streaks"
 )
 
 // maxText bounds the text of an error in a line of log. Services and authors of objects
 // write such texts: a newline would begin a line of their own.
 const maxText = 16 << 10
+
+// slowSync is how long Run waits for the caches before it logs their names.
+const slowSync = 10 * time.Second
 
 // run is the state of one Run.
 type run[K comparable] struct {
@@ -172,11 +176,35 @@ func (r *run[K]) run(ctx context.Context) error {
 	return nil
 }
 
+// waitForSync waits for HasSynced and the handlers. If they need long, one line names the rest.
 func (r *run[K]) waitForSync(ctx context.Context, handlers []cache.DoneChecker) bool {
-	if all := slices.Concat(r.HasSynced, handlers); len(all) > 0 && !cache.WaitFor(ctx, "caches", all...) {
-		return false
+	left := slices.Concat(r.HasSynced, handlers)
+	slow := time.NewTimer(slowSync)
+	defer slow.Stop()
+	for len(left) > 0 {
+		select {
+		case <-left[0].Done():
+			left = left[1:]
+		case <-slow.C:
+			r.logUnsynced("Waiting for the caches", left)
+		case <-ctx.Done():
+			r.logUnsynced("Stopped before the caches were synced", left)
+			return false
+		}
 	}
 	return ctx.Err() == nil
+}
+
+func (r *run[K]) logUnsynced(text string, all []cache.DoneChecker) {
+	var names []string
+	for _, c := range all {
+		if !cache.IsDone(c) && len(names) < maxKeysLogged {
+			names = append(names, kube.Printable(c.Name(), snapshotText))
+		}
+	}
+	if len(names) > 0 {
+		r.logger.Info(text, "caches", names)
+	}
 }
 
 // work takes keys until the intake ends or the queue is shut down, and then drains the
@@ -475,25 +503,7 @@ func (r *run[K]) settle(stop *stop, v verdict, key K, priority int) {
 }
 
 func (r *run[K]) add(opts controllerkit.AddOptions, keys ...K) {
-	addTo(r.Queue, r.adder, opts, keys...)
-}
-
-// addTo adds keys to a queue, by adder if it has one.
-func addTo[K comparable](queue workqueue.TypedRateLimitingInterface[K], adder controllerkit.OptionAdder[K], opts controllerkit.AddOptions, keys ...K) {
-	if adder != nil {
-		adder.AddWith(opts, keys...)
-		return
-	}
-	for _, key := range keys {
-		switch {
-		case opts.RateLimited:
-			queue.AddRateLimited(key)
-		case opts.After > 0:
-			queue.AddAfter(key, opts.After)
-		default:
-			queue.Add(key)
-		}
-	}
+	queues.Add(r.Queue, r.adder, opts, keys...)
 }
 
 // putBack keeps a key that this Run no longer calls.

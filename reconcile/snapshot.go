@@ -92,17 +92,10 @@ func (r *run[K]) look(s *controllerkit.LoopState, only []K) (keys []K) {
 			list(key)
 		}
 	}
-	room := snapshotKeys
-	for key, w := range r.gated {
-		if room == 0 {
-			break
-		}
-		if w.counted {
-			once(key)
-			room--
-		}
+	for key := range first(r.gated, func(key K) bool { return r.gated[key].counted }) {
+		once(key)
 	}
-	for key := range first(r.parked) {
+	for key := range first(r.parked, func(K) bool { return true }) {
 		once(key)
 	}
 	for key := range r.guard.Keys() {
@@ -110,24 +103,20 @@ func (r *run[K]) look(s *controllerkit.LoopState, only []K) (keys []K) {
 			once(key)
 		}
 	}
-	room = snapshotKeys
-	for key := range r.streaks {
-		if room == 0 {
-			break
-		}
-		if _, parked := r.parked[key]; !parked {
-			once(key)
-			room--
-		}
+	for key := range first(r.streaks, func(key K) bool { _, parked := r.parked[key]; return !parked }) {
+		once(key)
 	}
 	return keys
 }
 
-// first returns snapshotKeys keys of a map, or all if it has fewer.
-func first[K comparable, V any](m map[K]V) iter.Seq[K] {
+// first returns the first snapshotKeys keys of a map that fit.
+func first[K comparable, V any](m map[K]V, fits func(K) bool) iter.Seq[K] {
 	return func(yield func(K) bool) {
 		room := snapshotKeys
 		for key := range m {
+			if !fits(key) {
+				continue
+			}
 			if room--; room < 0 || !yield(key) {
 				return
 			}

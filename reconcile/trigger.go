@@ -6,6 +6,7 @@ import (
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/reconcile/internal/echoes"
+	"github.com/controllerkit/controllerkit/reconcile/internal/queues"
 	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
 
@@ -63,7 +64,7 @@ func (c *Controller[K]) addEvent(source string, e controllerkit.Event, opts cont
 	generation := echoes.NewGeneration(e)
 	if !generation && !c.echoes.Used() {
 		c.triggers.Note(trigger(source, e.Kind), keys...)
-		addTo(c.Queue, adder, opts, keys...)
+		queues.Add(c.Queue, adder, opts, keys...)
 		return
 	}
 	why := c.triggers.Reason(trigger(source, e.Kind))
@@ -72,7 +73,7 @@ func (c *Controller[K]) addEvent(source string, e controllerkit.Event, opts cont
 		switch verdict := c.echoes.Judge(e, key, echoes.Event{Why: why, Options: opts}); verdict {
 		case echoes.Foreign:
 			c.triggers.Put(why, key)
-			addTo(c.Queue, adder, opts, key)
+			queues.Add(c.Queue, adder, opts, key)
 		case echoes.Confirm, echoes.Late:
 			c.addEcho(verdict, opts.Priority, key)
 		case echoes.Held, echoes.Wait, echoes.Seen:
@@ -92,7 +93,7 @@ func (c *Controller[K]) addEcho(verdict echoes.Verdict, priority int, key K) {
 	}
 	c.triggers.Note(triggers.Trigger{Source: "echo", Same: true, Undated: true}, key)
 	adder, _ := c.Queue.(controllerkit.OptionAdder[K])
-	addTo(c.Queue, adder, opts, key)
+	queues.Add(c.Queue, adder, opts, key)
 }
 
 // Keep remembers an event of keys for the next Run, for event handlers of a replica that does

@@ -38,8 +38,8 @@ type Creator[T any] interface {
 
 // Guard lets requests pass whose bearer token belongs to a user who may use the method, in
 // lower case, on the path: the same rules with nonResourceURLs as for the API server's own
-// paths. One review serves equal requests for a minute, or for 10s after a rejection. A
-// Guard must not be copied. Its fields must not change after the first request.
+// paths. One review serves equal requests for a minute, or for 10s after a rejection, and
+// an allowed request for 10 minutes while reviews fail. A Guard must not be copied. Its fields must not change after the first request.
 type Guard struct {
 	// Tokens and Access are clients of the API server, such as
 	// kube.AuthenticationV1().TokenReviews() and
@@ -70,7 +70,8 @@ type Guard struct {
 // response without a reason: 400 if the path is not canonical; 401 without a token, with
 // several Authorization headers, or if the token is not valid for the audience; 403 if its
 // user may not use the method on the path, or another host sends the token without TLS; 429
-// in a flood; 503 if the API server fails or does not respond within Timeout. next gets the
+// in a flood; 503 if the API server fails or does not respond within Timeout, unless it
+// allowed the request in the last 10 minutes. next gets the
 // request without its Authorization headers. If a field of the Guard is not valid, each
 // response is 503, and one log line names the field.
 func (g *Guard) Handler(next http.Handler) http.Handler {

@@ -202,7 +202,7 @@ func (r *replica) end(done result) {
 	r.mu.Unlock()
 	done.run.cancel(nil)
 	done.run.lose(nil)
-	r.logger.V(1).Info("The work of a shard has stopped", "shard", done.run.Index, "term", done.run.Term, "err", tenure.Printable(done.err))
+	r.logger.V(1).Info("The work of a shard has stopped", tenure.Values(done.err, "shard", done.run.Index, "term", done.run.Term)...)
 }
 
 // act starts and stops work, and sends the requests that are due. It returns the time of

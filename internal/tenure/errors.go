@@ -23,3 +23,11 @@ func IsRefusal(err error, namespace string) bool {
 
 // Printable returns err with a text for one line of log: servers, proxies and users write it.
 func Printable(err error) error { return kube.PrintableError(err, 4<<10) }
+
+// Values returns the values of a line of log with err, if there is one.
+func Values(err error, values ...any) []any {
+	if err == nil {
+		return values
+	}
+	return append(values, "err", Printable(err))
+}

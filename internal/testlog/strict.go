@@ -155,6 +155,8 @@ func problem(level int, err error, msg string, kv []any) string {
 			return fmt.Sprintf("the key %v is no word in lowerCamel", kv[i])
 		case seen[key] || slices.Contains(reserved, key):
 			return fmt.Sprintf("the key %s is there twice", key)
+		case kv[i+1] == nil && (key == "err" || key == "cause"):
+			return fmt.Sprintf("the value of %s is nil: leave it out, because a reader takes the line for a failure", key)
 		}
 		seen[key] = true
 		if text := problemOf(kv[i+1]); text != "" && (key != "stack" || text != unprintable) {

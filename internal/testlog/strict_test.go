@@ -58,6 +58,7 @@ func TestProblem(t *testing.T) {
 		{name: "escape within", msg: "A", kv: []any{"a", []string{"\x1b[2K"}}, want: "unprintable"},
 		{name: "invalid UTF-8", msg: "A", kv: []any{"a", &value{"\xff"}}, want: "unprintable"},
 		{name: "long", msg: "A", kv: []any{"a", errors.New(strings.Repeat("x", 1<<20))}, want: "more than"},
+		{name: "no error as a value", msg: "A", kv: []any{"err", error(nil)}, want: "the value of err is nil"},
 		{name: "channel", msg: "A", kv: []any{"a", make(chan int)}, want: "no JSON"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/fields"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/status"
 	"github.com/controllerkit/controllerkit/status/kstatus"
 )
@@ -127,8 +128,25 @@ func (c *Call) ready() (ready metav1.Condition, decided bool) {
 			return ready, false
 		}
 	}
-	return status.False(Ready, camel(c.Class), kube.Printable(c.Err.Error(), maxText)), true
+	return status.False(Ready, camel(c.Class), message(c.Err)), true
 }
+
+// message returns the text of an error for the author of the object: without the words that the
+// reason has already, and with what to do if the API server does not say it.
+func message(err error) string {
+	text := err.Error()
+	for _, sentinel := range []error{reconcile.ErrRejected, reconcile.ErrTerminal} {
+		text = strings.TrimPrefix(text, sentinel.Error()+": ")
+		text = strings.TrimSuffix(text, ": "+sentinel.Error())
+	}
+	if strings.HasSuffix(text, tooLarge) {
+		text += ": an object has at most 1.5 MiB, so divide its content among several"
+	}
+	return kube.Printable(text, maxText)
+}
+
+// tooLarge is etcd's error, which the API server passes on.
+const tooLarge = "etcdserver: request is too large"
 
 // state is the state of the object, by its condition Ready.
 func (c *Call) state(ready metav1.Condition) kstatus.State {

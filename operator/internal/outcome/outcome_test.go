@@ -2,6 +2,7 @@ package outcome_test
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/operator/internal/outcome"
+	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/status/kstatus"
 )
 
@@ -192,6 +194,30 @@ func TestWrong(t *testing.T) {
 	} {
 		if (wrong == nil) != (want == "") || wrong != nil && !strings.Contains(wrong.Error(), want) {
 			t.Errorf("Wrong() = %v, want %q", wrong, want)
+		}
+	}
+}
+
+// TestMessage: the message of Ready does not repeat the reason, and says what the API server leaves
+// out.
+func TestMessage(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{fmt.Errorf("%w: the host is taken", reconcile.ErrRejected), "the host is taken"},
+		{fmt.Errorf("the host is taken: %w", reconcile.ErrRejected), "the host is taken"},
+		{fmt.Errorf("%w: the host is taken", reconcile.ErrTerminal), "the host is taken"},
+		{fmt.Errorf("apply: %w", errors.New("etcdserver: request is too large")), "apply: etcdserver: request is too large: an object has at most 1.5 MiB, so divide its content among several"},
+		{reconcile.ErrRejected, "reconcile: rejected"},
+		{errors.New("a\x1b"), `a\x1b`},
+	} {
+		w := &widget{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
+		if err := outcome.Report(&widget{}, w, outcome.Call{Generation: 1, Err: tt.err, Class: controllerkit.ResultRejected}); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.Status.Conditions[0].Message; got != tt.want {
+			t.Errorf("message of %q = %q, want %q", tt.err, got, tt.want)
 		}
 	}
 }

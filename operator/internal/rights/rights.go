@@ -29,6 +29,20 @@ func (s Set) Resources() []schema.GroupResource {
 	})
 }
 
+// all stands for all resources of a group, and for all groups, as in a rule of RBAC.
+const all = "*"
+
+// Named returns the resources that have names, sorted.
+func (s Set) Named() []schema.GroupResource {
+	return slices.DeleteFunc(s.Resources(), func(r schema.GroupResource) bool { return r.Group == all || r.Resource == all })
+}
+
+// allows reports whether the Set has a verb on a resource.
+func (s Set) allows(resource schema.GroupResource, verb string) bool {
+	return slices.Contains(s[resource], verb) || slices.Contains(s[schema.GroupResource{Group: resource.Group, Resource: all}], verb) ||
+		slices.Contains(s[schema.GroupResource{Group: all, Resource: all}], verb)
+}
+
 // Rules returns a rule for all resources of a group with the same verbs. The rules and
 // their lists are sorted.
 func (s Set) Rules() (rules []rbacv1.PolicyRule) {

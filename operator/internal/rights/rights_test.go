@@ -27,6 +27,15 @@ func TestRules(t *testing.T) {
 	if diff := cmp.Diff(want, s.Rules()); diff != "" {
 		t.Errorf("Rules() (-want +got):\n%s", diff)
 	}
+	s.Add(schema.GroupResource{Group: "a.io", Resource: "*"}, "list")
+	s.Add(schema.GroupResource{Group: "*", Resource: "*"}, "list")
+	var named []string
+	for _, resource := range s.Named() {
+		named = append(named, resource.String())
+	}
+	if diff := cmp.Diff([]string{"ws.a.io", "xs.b.io", "ys.b.io", "zs.b.io"}, named); diff != "" {
+		t.Errorf("Named() (-want +got):\n%s", diff)
+	}
 	if rules := (rights.Set{}).Rules(); rules != nil {
 		t.Errorf("Rules() of nothing = %v", rules)
 	}

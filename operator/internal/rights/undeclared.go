@@ -2,7 +2,6 @@ package rights
 
 import (
 	"net/http"
-	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -56,7 +55,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if target.Subresource != "" {
 			resource.Resource += "/" + target.Subresource
 		}
-		if !slices.Contains(t.set[resource], verb) && t.logged.add(use{resource, verb}) {
+		if !t.set.allows(resource, verb) && t.logged.add(use{resource, verb}) {
 			name := kube.Printable(resource.String(), maxName)
 			klog.FromContext(req.Context()).Info("A request is not declared, so the Role of Rules does not allow it: call Writes", "verb", verb, "resource", name)
 			t.found(verb, name)

@@ -21,6 +21,8 @@ func TestUndeclared(t *testing.T) {
 	set := rights.Set{}
 	set.Add(schema.GroupResource{Resource: "pods"}, "list", "watch", "patch")
 	set.Add(schema.GroupResource{Resource: "pods/status"}, "update")
+	set.Add(schema.GroupResource{Group: "runtime", Resource: "*"}, "create")
+	set.Add(schema.GroupResource{Group: "*", Resource: "*"}, "deletecollection")
 	var found []string
 	wrap := set.Undeclared(func(verb, resource string) { found = append(found, verb+" "+resource) })
 	clients := []http.RoundTripper{wrap(answers{}), wrap(answers{})}
@@ -37,7 +39,7 @@ func TestUndeclared(t *testing.T) {
 		}
 	}
 	const pod = "/api/v1/namespaces/ns/pods/a"
-	for _, declared := range [][2]string{{"GET", "/api/v1/pods"}, {"GET", "/api/v1/pods?watch=true"}, {"PATCH", pod}, {"PUT", pod + "/status"}, {"GET", "/version"}, {"GET", "/apis"}} {
+	for _, declared := range [][2]string{{"GET", "/api/v1/pods"}, {"GET", "/api/v1/pods?watch=true"}, {"PATCH", pod}, {"PUT", pod + "/status"}, {"GET", "/version"}, {"GET", "/apis"}, {"POST", "/apis/runtime/v1/anythings"}, {"POST", "/apis/runtime/v1/anythings/a/sub"}, {"DELETE", "/apis/other/v1/others"}} {
 		send(declared[0], declared[1])
 	}
 	if lines := logs.All(); len(lines) > 0 {
@@ -47,20 +49,21 @@ func TestUndeclared(t *testing.T) {
 	send("GET", pod)
 	send("PUT", pod)
 	send("PATCH", pod+"/status")
+	send("PUT", "/apis/runtime/v1/anythings/a")
 	var got []string
 	for _, line := range logs.Find("A request is not declared, so the Role of Rules does not allow it: call Writes") {
 		got = append(got, fmt.Sprint(line.Values["verb"], " ", line.Values["resource"]))
 	}
-	if want := "[update pods get pods patch pods/status]"; fmt.Sprint(got) != want {
+	if want := "[update pods get pods patch pods/status update anythings.runtime]"; fmt.Sprint(got) != want {
 		t.Errorf("logged %v, want %s", got, want)
 	}
-	if want := "[update pods get pods patch pods/status]"; fmt.Sprint(found) != want {
+	if want := "[update pods get pods patch pods/status update anythings.runtime]"; fmt.Sprint(found) != want {
 		t.Errorf("found %v, want %s", found, want)
 	}
 	for n := range 200 {
 		send("DELETE", fmt.Sprintf("/apis/g/v1/kind%d/a", n))
 	}
 	if n := len(logs.All()); n != 100 {
-		t.Errorf("%d lines about 203 kinds of requests, want 100", n)
+		t.Errorf("%d lines about 204 kinds of requests, want 100", n)
 	}
 }

@@ -22,6 +22,11 @@ const (
 	keepRejected = 10 * time.Second
 	keepFailure  = time.Second // so that an API server that fails at once gets few requests
 
+	// keepUnreviewed is how long a request stays allowed while its reviews fail, because an
+	// outage is when metrics are needed. Each review uses its time up if the API server does
+	// not respond, so they have an interval of keepAllowed.
+	keepUnreviewed = 10 * time.Minute
+
 	maxEntries = 1024 // of each cache
 	maxKnown   = 64   // running reviews of requests that were allowed before
 	maxNew     = 32   // running reviews of others
@@ -34,7 +39,7 @@ type Cache struct {
 	secret  [sha256.Size]byte              // of the keyed hash
 	limit   flowcontrol.PassiveRateLimiter // of reviews of requests that are not known
 	mu      sync.Mutex                     // guards the fields below
-	allowed *lru.Cache                     // key to the end of the decision, a time.Time
+	allowed *lru.Cache                     // key to permission
 	others  *lru.Cache                     // key to decision
 	sources *lru.Cache                     // netip.Prefix to its flowcontrol.PassiveRateLimiter
 	running map[key]*call
@@ -49,11 +54,17 @@ type decision struct {
 	end  time.Time
 }
 
+// permission is the decision about a request that was allowed.
+type permission struct {
+	reviewed time.Time // when the API server allowed it
+	end      time.Time // of the decision
+}
+
 // call is a running review. Equal requests wait for it.
 type call struct {
 	done  chan struct{}
-	code  int // set before done is closed
-	known bool
+	code  int         // set before done is closed
+	known *permission // the last decision; nil if the request was not allowed before
 }
 
 // New returns an empty Cache.
@@ -70,9 +81,10 @@ func New() *Cache {
 // Decide returns the status code for the request that the parts describe. Only the last part
 // may have a line feed. If a decision is still valid, Decide returns its code. If an equal
 // request is under review, Decide waits for its code until ctx is done. Otherwise it calls
-// review, which returns 200, 503 after a failure, or another code after a rejection. If too
-// many reviews run or have run lately, also reviews of addr, the code is 429.
-func (c *Cache) Decide(ctx context.Context, addr netip.Addr, review func() int, parts ...string) int {
+// review, which returns 200, 503 after a failure, or another code after a rejection. After a
+// failure, the code is 200 if the request was allowed in the last keepUnreviewed. If too many
+// reviews run or have run lately, also reviews of addr, the code is 429.
+func (c *Cache) Decide(ctx context.Context, addr netip.Addr, review func() int, parts ...string) (code int) {
 	k := c.key(parts)
 	c.mu.Lock()
 	now := time.Now()
@@ -80,10 +92,13 @@ func (c *Cache) Decide(ctx context.Context, addr netip.Addr, review func() int, 
 		c.mu.Unlock()
 		return d.(decision).code
 	}
-	end, known := c.allowed.Get(k)
-	if known && now.Before(end.(time.Time)) {
-		c.mu.Unlock()
-		return http.StatusOK
+	var known *permission
+	if value, ok := c.allowed.Get(k); ok {
+		known = value.(*permission)
+		if now.Before(known.end) {
+			c.mu.Unlock()
+			return http.StatusOK
+		}
 	}
 	if other := c.running[k]; other != nil {
 		c.mu.Unlock()
@@ -94,17 +109,17 @@ func (c *Cache) Decide(ctx context.Context, addr netip.Addr, review func() int, 
 			return http.StatusServiceUnavailable
 		}
 	}
-	if !c.admitLocked(known, addr) {
+	if !c.admitLocked(known != nil, addr) {
 		c.mu.Unlock()
 		return http.StatusTooManyRequests
 	}
 	own := &call{done: make(chan struct{}), code: http.StatusServiceUnavailable, known: known}
 	c.running[k] = own
-	if known {
+	if known != nil {
 		c.known++
 	}
 	c.mu.Unlock()
-	defer c.end(k, own) // also if review panics
+	defer func() { code = c.end(k, own) }() // also if review panics
 	own.code = review()
 	return own.code
 }
@@ -133,25 +148,29 @@ func (c *Cache) admitLocked(known bool, addr netip.Addr) bool {
 	return limit.(flowcontrol.PassiveRateLimiter).TryAccept() && c.limit.TryAccept()
 }
 
-// end stores the result of a review and wakes the requests that wait for it.
-func (c *Cache) end(k key, own *call) {
+// end stores the result of a review, wakes the requests that wait for it and returns its code.
+func (c *Cache) end(k key, own *call) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.running, k)
-	if own.known {
+	if own.known != nil {
 		c.known--
 	}
 	now := time.Now()
-	switch own.code {
-	case http.StatusOK:
-		c.allowed.Add(k, now.Add(keepAllowed))
-	case http.StatusServiceUnavailable: // it stays known
+	switch {
+	case own.code == http.StatusOK:
+		c.allowed.Add(k, &permission{reviewed: now, end: now.Add(keepAllowed)})
+	case own.code == http.StatusServiceUnavailable && own.known != nil && now.Before(own.known.reviewed.Add(keepUnreviewed)):
+		own.code = http.StatusOK
+		c.allowed.Add(k, &permission{reviewed: own.known.reviewed, end: now.Add(min(keepAllowed, keepUnreviewed-now.Sub(own.known.reviewed)))})
+	case own.code == http.StatusServiceUnavailable: // it stays known
 		c.others.Add(k, decision{own.code, now.Add(keepFailure)})
 	default:
 		c.allowed.Remove(k)
 		c.others.Add(k, decision{own.code, now.Add(keepRejected)})
 	}
 	close(own.done)
+	return own.code
 }
 
 // network returns the addresses that count as one client: an IPv4 address, or the /64 of
