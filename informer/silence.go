@@ -24,11 +24,13 @@ const defaultSilence = 3 * time.Minute
 // that without limit. 0 means 3m. A negative value disables the timeout. Do not set a
 // second or less: an informer lists again if a watch ends that early without an event.
 //
-// If the API server refuses the connection or responds 429 to a watch that begins with a list,
-// the transport sends the request again, after pauses that grow from 0.8 to 60s. They end with
-// the request's context. client-go's own pauses do not, so that an informer would outlast its
-// stop by up to a minute. If refusals of an informer's requests last for 30s, a line of log has the
-// server's reason, and again each minute.
+// If a watch of an informer does not reach the API server, or gets the response 429, the transport
+// sends it again, after pauses that grow from 0.8 to 60s. They end with the request's context.
+// client-go's own pauses do not, so that an informer would outlast its stop by up to a minute.
+// A response to any request of the config ends the pauses of those that did not reach it: after
+// an outage the caches are fresh a second or two after a leader's next renewal. If an informer's
+// requests fail for 10s, a line of log has the reason, and again each minute. Watches of others
+// are sent again only if they begin with a list.
 //
 // It concerns all watches of the config, not only the watches of informers. A watch that does
 // not ask for bookmarks, and one of an aggregated API server without bookmarks, ends after each
@@ -43,10 +45,11 @@ func EndSilentWatches(silence time.Duration) func(http.RoundTripper) http.RoundT
 	case silence < 0:
 		silence = math.MaxInt64
 	}
+	wrap := watchdog.New(silence)
 	return func(next http.RoundTripper) http.RoundTripper {
 		if next == nil {
 			next = http.DefaultTransport
 		}
-		return watchdog.New(next, silence)
+		return wrap(next)
 	}
 }

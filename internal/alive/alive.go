@@ -36,7 +36,7 @@ type Informer struct {
 // The refusals since the last other response are told if they have lasted for tellAfter, and then
 // at each tellEvery.
 const (
-	tellAfter = 30 * time.Second
+	tellAfter = 10 * time.Second
 	tellEvery = time.Minute
 )
 

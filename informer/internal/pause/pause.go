@@ -7,11 +7,16 @@ import (
 )
 
 // For waits for d, and reports whether ctx is not done.
-func For(ctx context.Context, d time.Duration) bool {
+func For(ctx context.Context, d time.Duration) bool { return Until(ctx, d, nil) }
+
+// Until waits for d or until the channel is closed, and reports whether ctx is not done.
+func Until(ctx context.Context, d time.Duration, done <-chan struct{}) bool {
 	timer := time.NewTimer(max(d, 1))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return ctx.Err() == nil
+	case <-done:
 		return ctx.Err() == nil
 	case <-ctx.Done():
 		return false

@@ -2,9 +2,12 @@ package watchdog
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -22,9 +25,17 @@ import (
 // maxBody bounds what is read of a response 429, in bytes.
 const maxBody = 16 << 10
 
-// isRefused reports whether client-go sends the request again after a pause, without a word.
+// isRefused reports whether the same watch may succeed later: the server has no time for it, or
+// the request did not reach it.
 func isRefused(resp *http.Response, err error) bool {
-	return utilnet.IsConnectionRefused(err) || err == nil && resp != nil && resp.StatusCode == http.StatusTooManyRequests
+	if err == nil {
+		return resp != nil && resp.StatusCode == http.StatusTooManyRequests
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return true
+	}
+	_, ok := errors.AsType[*tls.CertificateVerificationError](err) // the certificates may be changing
+	return ok || utilnet.IsConnectionRefused(err)
 }
 
 // retryAfter returns the time that the server asks for.
@@ -42,7 +53,9 @@ func note(req *http.Request, kind alive.Kind, observed *alive.Informer, resp *ht
 		}
 		return
 	}
+	text := "The API server cannot be reached by an informer, which tries again"
 	if err == nil {
+		text = "The API server refuses the requests of an informer, which are sent again"
 		err = apierrors.NewTooManyRequests("the API server responded 429"+reason(resp), int(retryAfter(resp).Seconds()))
 	}
 	if kind == alive.List {
@@ -54,7 +67,7 @@ func note(req *http.Request, kind alive.Kind, observed *alive.Informer, resp *ht
 		level = 0
 	}
 	if logger := klog.FromContext(req.Context()).V(level); logger.Enabled() {
-		logger.Info("The API server refuses the requests of an informer, which are sent again", "path", kube.Printable(req.URL.Path, maxText), "requests", n, "since", lasting.Round(time.Second).String(), "err", kube.PrintableError(err, maxText))
+		logger.Info(text, "path", kube.Printable(req.URL.Path, maxText), "requests", n, "since", lasting.Round(time.Second).String(), "err", kube.PrintableError(err, maxText))
 	}
 }
 

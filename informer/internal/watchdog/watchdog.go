@@ -1,5 +1,5 @@
 // Package watchdog is the transport of informer.EndSilentWatches: it ends watches that are
-// silent, and repeats watches that the API server refuses.
+// silent, and repeats watches that the API server refuses or that do not reach it.
 package watchdog
 
 import (
@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 )
 
 const (
+	firstPause    = 800 * time.Millisecond
 	maxRetryAfter = 60      // seconds that a response 429 can ask for
 	maxText       = 2 << 10 // bytes of a path or an error in a line of log
 )
@@ -39,37 +41,48 @@ func (silentError) Error() string   { return "informer: the server did not respo
 func (silentError) Timeout() bool   { return true }
 func (silentError) Temporary() bool { return true } // for net.Error
 
-// New returns a transport that ends a watch if it brings no byte for the time silence.
-func New(next http.RoundTripper, silence time.Duration) http.RoundTripper {
-	return &transport{next, silence}
+// New returns a function that wraps transports, which end a watch if it brings no byte for the
+// time silence. A response to one of them wakes the watches of all that did not reach the API
+// server.
+func New(silence time.Duration) func(next http.RoundTripper) http.RoundTripper {
+	outage := &outage{}
+	return func(next http.RoundTripper) http.RoundTripper { return &transport{next, silence, outage} }
 }
 
 type transport struct {
 	next    http.RoundTripper
 	silence time.Duration
+	outage  *outage
 }
 
 // WrappedRoundTripper returns the inner transport, for client-go.
 func (w *transport) WrappedRoundTripper() http.RoundTripper { return w.next }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. A watch that an informer sends, or that begins with a
+// list, is sent again while it is refused or does not reach the server. client-go does that too,
+// but its pauses end neither with the context nor with the outage, it writes a line for each
+// attempt, and it lists again after most errors.
 func (w *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	observed := alive.From(req.Context())
-	if req.Method != http.MethodGet || req.URL == nil || !kube.IsWatch(req.URL) || !initial(req) {
+	if req.Method != http.MethodGet || req.URL == nil || !kube.IsWatch(req.URL) || !initial(req) && observed == nil {
 		return w.send(req, observed)
 	}
-	backoff := wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second} // as client-go
+	backoff := wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second} // as client-go
 	for {
+		again := w.outage.wait() // before the request, so that no response is missed
 		resp, err := w.send(req, observed)
 		if !isRefused(resp, err) {
 			return resp, err
 		}
-		after := time.Duration(0)
+		after, shortest := backoff.Step(), time.Duration(0)
 		if resp != nil {
-			after = retryAfter(resp)
+			after = max(after, retryAfter(resp))
+			shortest = after // a response to another request does not end an overload
 			_ = resp.Body.Close()
+		} else {
+			shortest = min(after, firstPause+rand.N(firstPause)) // so that the replicas of all operators do not return at once
 		}
-		if !pause.For(req.Context(), max(backoff.Step(), after)) {
+		if !pause.For(req.Context(), shortest) || after > shortest && !pause.Until(req.Context(), after-shortest, again) {
 			return nil, req.Context().Err()
 		}
 	}
@@ -80,6 +93,14 @@ func initial(watch *http.Request) bool { return watch.URL.Query().Get("sendIniti
 
 // send sends a request once.
 func (w *transport) send(req *http.Request, observed *alive.Informer) (*http.Response, error) {
+	resp, err := w.observe(req, observed)
+	if err == nil && resp != nil && resp.StatusCode < http.StatusInternalServerError {
+		w.outage.end()
+	}
+	return resp, err
+}
+
+func (w *transport) observe(req *http.Request, observed *alive.Informer) (*http.Response, error) {
 	if observed == nil {
 		return w.roundTrip(req, nil)
 	}

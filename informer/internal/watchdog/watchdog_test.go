@@ -2,6 +2,7 @@ package watchdog_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -119,7 +121,7 @@ func TestSilence(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				start := time.Now()
-				resp, err := watchdog.New(streaming(tt.pauses...), silence).RoundTrip(request(ctx, tt.path))
+				resp, err := watchdog.New(silence)(streaming(tt.pauses...)).RoundTrip(request(ctx, tt.path))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -142,7 +144,7 @@ func TestErrorsOfAWatch(t *testing.T) {
 		broken := server(func(req *http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: http.StatusOK, Body: &stream{ctx: req.Context(), end: syscall.ECONNRESET}}, nil
 		})
-		resp, err := watchdog.New(broken, silence).RoundTrip(request(t.Context(), watch))
+		resp, err := watchdog.New(silence)(broken).RoundTrip(request(t.Context(), watch))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +155,7 @@ func TestErrorsOfAWatch(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), silence/2)
 		defer cancel()
-		if resp, err = watchdog.New(streaming(), silence).RoundTrip(request(ctx, watch)); err != nil {
+		if resp, err = watchdog.New(silence)(streaming()).RoundTrip(request(ctx, watch)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := readAll(resp.Body, 0); !errors.Is(err, context.DeadlineExceeded) {
@@ -168,10 +170,10 @@ func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ctx context.Context
 		closed := false
-		resp, err := watchdog.New(server(func(req *http.Request) (*http.Response, error) {
+		resp, err := watchdog.New(silence)(server(func(req *http.Request) (*http.Response, error) {
 			ctx = req.Context()
 			return &http.Response{StatusCode: http.StatusOK, Body: &stream{ctx: ctx, closed: &closed}}, nil
-		}), silence).RoundTrip(request(t.Context(), watch))
+		})).RoundTrip(request(t.Context(), watch))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,14 +201,14 @@ func TestNoResponse(t *testing.T) {
 			return nil, req.Context().Err()
 		})
 		start := time.Now()
-		_, err := watchdog.New(mute, silence).RoundTrip(request(t.Context(), watch))
+		_, err := watchdog.New(silence)(mute).RoundTrip(request(t.Context(), watch))
 		var timeout net.Error
 		if !errors.As(err, &timeout) || !timeout.Timeout() || time.Since(start) != silence {
 			t.Errorf("error %v after %v, want a timeout after %v", err, time.Since(start), silence)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*silence)
 		defer cancel()
-		if _, err = watchdog.New(mute, silence).RoundTrip(request(ctx, pods)); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err = watchdog.New(silence)(mute).RoundTrip(request(ctx, pods)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a list: %v, want the end of its context", err)
 		}
 	})
@@ -234,7 +236,12 @@ func TestRefused(t *testing.T) {
 		{name: "a list with 429", path: pods, code: 429, sent: 1, told: 1},
 		{name: "403", path: initial, code: 403, sent: 1},
 		{name: "another error", path: initial, err: io.ErrUnexpectedEOF, sent: 1},
-		{name: "a watch without a list", path: watch, err: refused, sent: 1, told: 1},
+		{name: "a watch without a list", path: watch, err: refused, sent: 3, told: 2, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
+		{name: "a watch without a list, 429", path: watch, code: 429, sent: 3, told: 2, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
+		{name: "no route", path: watch, err: &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EHOSTUNREACH)}, sent: 3, told: 2, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
+		{name: "no name", path: watch, err: &net.OpError{Op: "dial", Err: &net.DNSError{}}, sent: 3, told: 2, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
+		{name: "another certificate", path: watch, err: fmt.Errorf("tls: %w", &tls.CertificateVerificationError{Err: errors.New("x509")}), sent: 3, told: 2, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
+		{name: "a broken connection", path: watch, err: &net.OpError{Op: "read", Err: syscall.ECONNRESET}, sent: 1},
 		{name: "a list", path: pods + "?sendInitialEvents=true", err: refused, sent: 1, told: 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -252,7 +259,7 @@ func TestRefused(t *testing.T) {
 				var told []error
 				informer := alive.New(alive.Metrics{Refused: func(err error) { told = append(told, err) }})
 				start := time.Now()
-				resp, err := watchdog.New(next, silence).RoundTrip(request(informer.Context(t.Context()), tt.path))
+				resp, err := watchdog.New(silence)(next).RoundTrip(request(informer.Context(t.Context()), tt.path))
 				if took := time.Since(start); sent != tt.sent || took < tt.min || took > tt.max || len(told) != tt.told {
 					t.Errorf("%d requests in %v, %d refused; want %d in %v to %v, and %d", sent, took, len(told), tt.sent, tt.min, tt.max, tt.told)
 				}
@@ -279,7 +286,7 @@ func TestRefused(t *testing.T) {
 }
 
 // TestReason: the reason of a response 429 is told, whatever its encoding, and the caller can still
-// read the response. A refusal that lasts is logged after 30s and then each minute, until another
+// read the response. A refusal that lasts is logged after 10s and then each minute, until another
 // response.
 func TestReason(t *testing.T) {
 	status := metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Message: "storage is (re)initializing: conversion webhook failed", Code: 429}
@@ -317,9 +324,9 @@ func TestReason(t *testing.T) {
 			var told error
 			informer := alive.New(alive.Metrics{Refused: func(err error) { told = err }})
 			logs := testlog.New()
-			transport := watchdog.New(next, silence)
+			transport := watchdog.New(silence)(next)
 			send := func() string {
-				resp, err := transport.RoundTrip(request(t.Context(), watch).WithContext(informer.Context(logs.Context(t.Context()))))
+				resp, err := transport.RoundTrip(request(t.Context(), pods).WithContext(informer.Context(logs.Context(t.Context()))))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -339,7 +346,7 @@ func TestReason(t *testing.T) {
 				}
 				time.Sleep(10 * time.Second)
 			}
-			if told == nil || told.Error() != tt.want {
+			if told == nil || told.Error() != "failed to list: "+tt.want {
 				t.Errorf("%s: the informer is told %v, want %s", tt.name, told, tt.want)
 			}
 			lines := func() (n int) {
@@ -358,12 +365,89 @@ func TestReason(t *testing.T) {
 				send()
 				body = tt.body
 				send()
-				time.Sleep(20 * time.Second)
+				time.Sleep(9 * time.Second)
 				send()
 				if got := lines(); got != 2 {
-					t.Errorf("%s: %d lines 20s after an answer, want no more than 2", tt.name, got)
+					t.Errorf("%s: %d lines 9s after an answer, want no more than 2", tt.name, got)
 				}
 			}
+		})
+	}
+}
+
+// TestOutage: a response to any client of the config ends the pauses of the watches that did not
+// reach the server, within two seconds and once, and not the pauses of those that got a 429. A
+// response of a proxy, with 503, ends none.
+func TestOutage(t *testing.T) {
+	dial := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	for _, tt := range []struct {
+		name string
+		err  error         // of the watches; nil means 429
+		code int           // of the other request
+		max  time.Duration // until the last watch is back; each that is back wakes the others
+	}{
+		{name: "unreachable", err: dial, code: 200, max: 2 * time.Second},
+		{name: "forbidden is a response", err: dial, code: 403, max: 2 * time.Second},
+		{name: "a proxy", err: dial, code: 503, max: time.Minute},
+		{name: "overloaded", code: 200, max: time.Minute},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				wrap := watchdog.New(silence)
+				var over atomic.Bool
+				var sent atomic.Int64
+				down := wrap(server(func(req *http.Request) (*http.Response, error) {
+					switch sent.Add(1); {
+					case over.Load():
+						return streaming()(req)
+					case tt.err != nil:
+						return nil, tt.err
+					}
+					return &http.Response{StatusCode: 429, Header: http.Header{}, Body: http.NoBody}, nil
+				}))
+				other := wrap(server(func(*http.Request) (*http.Response, error) {
+					return &http.Response{StatusCode: tt.code, Body: http.NoBody}, nil
+				}))
+				informer := alive.New(alive.Metrics{})
+				back := make(chan time.Time, 10)
+				for range cap(back) {
+					go func() {
+						resp, err := down.RoundTrip(request(informer.Context(t.Context()), watch))
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						_ = resp.Body.Close()
+						back <- time.Now()
+					}()
+				}
+				// The API server is back when all have just begun a long pause.
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
+				before := sent.Load()
+				ping := func() {
+					resp, err := other.RoundTrip(request(t.Context(), "/apis/leases"))
+					if err != nil {
+						t.Fatal(err)
+					}
+					_ = resp.Body.Close()
+				}
+				ping() // while the others are still refused
+				time.Sleep(4 * time.Second)
+				if n := sent.Load() - before; (n == int64(cap(back))) != (tt.max < time.Minute) {
+					t.Errorf("%d attempts after a response", n)
+				}
+				over.Store(true)
+				start := time.Now()
+				ping()
+				var last time.Duration
+				for range cap(back) {
+					last = max(last, (<-back).Sub(start))
+				}
+				if last > tt.max {
+					t.Errorf("the last watch is back after %v, want at most %v", last, tt.max)
+				}
+			})
 		})
 	}
 }
@@ -384,7 +468,7 @@ func TestStopWhileRefused(t *testing.T) {
 			return &http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {"60"}}, Body: http.NoBody}, nil
 		})
 		start := time.Now()
-		resp, err := watchdog.New(busy, silence).RoundTrip(request(ctx, initial))
+		resp, err := watchdog.New(silence)(busy).RoundTrip(request(ctx, initial))
 		if resp != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
 			t.Errorf("response %v, error %v after %v, want the end of the context after 1s", resp, err, time.Since(start))
 		}
@@ -400,10 +484,10 @@ func TestRelist(t *testing.T) {
 	}{{watch, true}, {initial, false}} {
 		synctest.Test(t, func(t *testing.T) {
 			sent := 0
-			rt := watchdog.New(server(func(req *http.Request) (*http.Response, error) {
+			rt := watchdog.New(silence)(server(func(req *http.Request) (*http.Response, error) {
 				sent++
 				return streaming()(req)
-			}), silence)
+			}))
 			informer := alive.New(alive.Metrics{})
 			ctx := informer.Context(t.Context())
 			first, err := rt.RoundTrip(request(ctx, watch))
@@ -446,10 +530,10 @@ func TestRelistWithoutResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		informer := alive.New(alive.Metrics{})
 		time.AfterFunc(time.Second, informer.Relist)
-		_, err := watchdog.New(server(func(req *http.Request) (*http.Response, error) {
+		_, err := watchdog.New(silence)(server(func(req *http.Request) (*http.Response, error) {
 			<-req.Context().Done()
 			return nil, req.Context().Err()
-		}), silence).RoundTrip(request(informer.Context(t.Context()), watch))
+		})).RoundTrip(request(informer.Context(t.Context()), watch))
 		var timeout net.Error
 		if !errors.As(err, &timeout) || !timeout.Timeout() {
 			t.Errorf("error %v, want a timeout", err)
@@ -467,7 +551,7 @@ func TestObserved(t *testing.T) {
 			},
 		})
 		ctx := informer.Context(t.Context())
-		resp, err := watchdog.New(streaming(time.Second), silence).RoundTrip(request(ctx, watch))
+		resp, err := watchdog.New(silence)(streaming(time.Second)).RoundTrip(request(ctx, watch))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -481,7 +565,7 @@ func TestObserved(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			return &http.Response{StatusCode: http.StatusForbidden, Body: io.NopCloser(strings.NewReader("no"))}, nil
 		})
-		if resp, err = watchdog.New(rejecting, silence).RoundTrip(request(ctx, pods)); err != nil {
+		if resp, err = watchdog.New(silence)(rejecting).RoundTrip(request(ctx, pods)); err != nil {
 			t.Fatal(err)
 		}
 		if body, _ := io.ReadAll(resp.Body); string(body) != "no" {
@@ -499,7 +583,7 @@ func TestObserved(t *testing.T) {
 
 // TestUnwrap: client-go finds the inner transport.
 func TestUnwrap(t *testing.T) {
-	rt, ok := watchdog.New(http.DefaultTransport, silence).(interface{ WrappedRoundTripper() http.RoundTripper })
+	rt, ok := watchdog.New(silence)(http.DefaultTransport).(interface{ WrappedRoundTripper() http.RoundTripper })
 	if !ok || rt.WrappedRoundTripper() != http.DefaultTransport {
 		t.Error("WrappedRoundTripper does not return the inner transport")
 	}
