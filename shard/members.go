@@ -216,7 +216,7 @@ func (r *replica) watch(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.logger.V(2).Info("No watch of the Leases, using lists", "err", tenure.Printable(err))
+		r.logger.V(2).Info("No watch of the Leases, using lists", tenure.Values(err)...)
 		select {
 		case <-time.After(min(r.RetryPeriod, max(first, time.Until(next)))):
 		case <-r.relist:

@@ -34,9 +34,9 @@ type Informer struct {
 }
 
 // The refusals since the last other response are told if they have lasted for tellAfter, and then
-// at each tellEvery.
+// at each tellEvery. With the transport's pauses the first one is told within 10s.
 const (
-	tellAfter = 10 * time.Second
+	tellAfter = 3 * time.Second
 	tellEvery = time.Minute
 )
 

@@ -202,6 +202,13 @@ func newDay(t *testing.T, s setup) *day {
 		}
 		return err
 	})
+	d.await(limit, func() error { // and a right to scrape each replica, which outlasts an outage
+		values, err := d.prom.query("sum by (job) (up)", "job")
+		if err == nil && values[name] != float64(len(d.pods)) {
+			err = fmt.Errorf("Prometheus scrapes %v replicas, want %d", values[name], len(d.pods))
+		}
+		return err
+	})
 	return d
 }
 

@@ -286,7 +286,7 @@ func TestRefused(t *testing.T) {
 }
 
 // TestReason: the reason of a response 429 is told, whatever its encoding, and the caller can still
-// read the response. A refusal that lasts is logged after 10s and then each minute, until another
+// read the response. A refusal that lasts is logged after 3s and then each minute, until another
 // response.
 func TestReason(t *testing.T) {
 	status := metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Message: "storage is (re)initializing: conversion webhook failed", Code: 429}
@@ -365,11 +365,37 @@ func TestReason(t *testing.T) {
 				send()
 				body = tt.body
 				send()
-				time.Sleep(9 * time.Second)
+				time.Sleep(2 * time.Second)
 				send()
 				if got := lines(); got != 2 {
-					t.Errorf("%s: %d lines 9s after an answer, want no more than 2", tt.name, got)
+					t.Errorf("%s: %d lines 2s after an answer, want no more than 2", tt.name, got)
 				}
+			}
+		})
+	}
+}
+
+// TestToldWithin10s: whatever the pauses, the first line about a watch that does not reach the server
+// comes within 10s.
+func TestToldWithin10s(t *testing.T) {
+	for range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			logs := testlog.New()
+			ctx, cancel := context.WithTimeout(alive.New(alive.Metrics{}).Context(logs.Context(t.Context())), 10*time.Second)
+			defer cancel()
+			down := server(func(*http.Request) (*http.Response, error) { return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED} })
+			resp, err := watchdog.New(silence)(down).RoundTrip(request(t.Context(), watch).WithContext(ctx))
+			if resp != nil || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("response %v, error %v", resp, err)
+			}
+			told := 0
+			for _, line := range logs.Find("The API server cannot be reached by an informer, which tries again") {
+				if line.Level == 0 {
+					told++
+				}
+			}
+			if told != 1 {
+				t.Errorf("%d lines in 10s, want 1", told)
 			}
 		})
 	}
