@@ -56,6 +56,7 @@
 //   - [controllertest/fault]: the faults alone
 //   - [controllertest/cloud]: a fake external service
 //   - [controllertest/server]: a real API server for tests
+//   - [controllertest/world]: Pods that run, Nodes and claims for it
 //
 // Two packages are modules of their own: github.com/controllerkit/controllerkit/managerkit brings
 // these packages into a manager of controller-runtime, and
@@ -160,6 +161,7 @@
 // [controllertest/cloud]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/cloud
 // [controllertest/fault]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/fault
 // [controllertest/server]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/server
+// [controllertest/world]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/world
 // [crd]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd
 // [crd/crdtest]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/crdtest
 // [crdtest.NewFake]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/crdtest#NewFake

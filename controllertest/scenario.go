@@ -42,7 +42,7 @@ type Scenario struct {
 	Command func(p Process) (*exec.Cmd, error)
 
 	// World runs the other programs of a cluster: a kubelet that starts Pods, the protection
-	// of claims, an ACME server. Each run has one, from before the first process until after
+	// of claims (both are in package world), an ACME server. Each run has one, from before the first process until after
 	// the last one. It makes its clients from cfg, which has all rights and no faults, and
 	// acts only on the objects of env.Namespace or of the run. It blocks until all that it
 	// started has stopped, soon after ctx is done, and retries after errors: if it returns

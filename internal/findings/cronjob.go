@@ -14,6 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/cronjob"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/world"
 )
 
 // cronJob runs a Job once and keeps no history. Its only run was due on the last day of
@@ -25,10 +26,10 @@ func cronJob() controllertest.Scenario {
 			c, err := cronjob.NewControllerV2(ctx, shared.Batch().V1().Jobs(), shared.Batch().V1().CronJobs(), kube)
 			return []func(context.Context){func(ctx context.Context) { c.Run(ctx, 2) }}, err
 		}),
-		World: together(world, start(jobController)),
+		World: world.Together(world.Cluster{}.Run, start(jobController)),
 		Script: []controllertest.Step{step("create a suspended CronJob and start it", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 			t := template("report", corev1.RestartPolicyNever)
-			t.Annotations = map[string]string{exitAnnotation: string(corev1.PodSucceeded)}
+			t.Annotations = map[string]string{world.Exit: string(corev1.PodSucceeded)}
 			api := kube.BatchV1().CronJobs(namespace)
 			report, err := api.Create(ctx, &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "report"}, Spec: batchv1.CronJobSpec{
 				Schedule: "0 0 29 2 *", TimeZone: new("Etc/UTC"), Suspend: new(true), SuccessfulJobsHistoryLimit: new(int32(0)),

@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/daemon"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/world"
 )
 
 // daemonSet gives a DaemonSet on 3 Nodes another image, one Pod at a time.
@@ -28,7 +29,7 @@ func daemonSet() controllertest.Scenario {
 			c, err := daemon.NewDaemonSetsController(ctx, apps.DaemonSets(), apps.ControllerRevisions(), core.Pods(), core.Nodes(), kube, flowcontrol.NewBackOff(time.Second, 15*time.Minute))
 			return []func(context.Context){func(ctx context.Context) { c.Run(ctx, 2) }}, err
 		}),
-		World: world,
+		World: world.Cluster{}.Run,
 		Script: []controllertest.Step{
 			step("create", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				_, err := kube.AppsV1().DaemonSets(namespace).Create(ctx, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "agent"}, Spec: appsv1.DaemonSetSpec{

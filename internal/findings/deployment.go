@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/replicaset"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/world"
 )
 
 // rollout rolls a Deployment out, scales it and rolls it back.
@@ -22,7 +23,7 @@ func rollout() controllertest.Scenario {
 	return controllertest.Scenario{
 		Name:  "deployment",
 		Start: start(deploymentControllers),
-		World: world,
+		World: world.Cluster{}.Run,
 		Script: []controllertest.Step{
 			step("create", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				_, err := kube.AppsV1().Deployments(namespace).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{

@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/endpointslice"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/world"
 )
 
 // endpointSlices publishes a Pod, and then a person deletes the slice.
@@ -25,7 +26,7 @@ func endpointSlices() controllertest.Scenario {
 			c := endpointslice.NewController(ctx, core.Pods(), core.Services(), core.Nodes(), shared.Discovery().V1().EndpointSlices(), 100, kube, 0)
 			return []func(context.Context){func(ctx context.Context) { c.Run(ctx, 2) }}, nil
 		}),
-		World: world,
+		World: world.Cluster{}.Run,
 		Mask: func(obj *unstructured.Unstructured) { // the controller does not keep the time over a restart or a failed sync
 			unstructured.RemoveNestedField(obj.Object, "metadata", "annotations", corev1.EndpointsLastChangeTriggerTime)
 		},

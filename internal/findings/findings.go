@@ -3,7 +3,6 @@ package findings
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os/exec"
 	"sync"
@@ -57,24 +56,6 @@ func step(name string, do func(ctx context.Context, kube kubernetes.Interface, n
 		}
 		return do(ctx, kube, env.Namespace)
 	}}
-}
-
-// together returns a World of several actors.
-func together(actors ...func(context.Context, *rest.Config, *controllertest.Env) error) func(context.Context, *rest.Config, *controllertest.Env) error {
-	return func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		errs := make([]error, len(actors))
-		var wg sync.WaitGroup
-		for n, act := range actors {
-			wg.Go(func() {
-				defer cancel()
-				errs[n] = act(ctx, cfg, env)
-			})
-		}
-		wg.Wait()
-		return errors.Join(errs...)
-	}
 }
 
 // closed returns a closed channel.

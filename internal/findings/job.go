@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/job"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/world"
 )
 
 // jobs runs a Job that succeeds, and then a Job that exceeds its deadline.
@@ -20,7 +21,7 @@ func jobs() controllertest.Scenario {
 	return controllertest.Scenario{
 		Name:  "job",
 		Start: start(jobController),
-		World: world,
+		World: world.Cluster{}.Run,
 		Script: []controllertest.Step{
 			createsJob("done", string(corev1.PodSucceeded), 600),
 			createsJob("late", "", 2),
@@ -56,7 +57,7 @@ func jobController(ctx context.Context, kube kubernetes.Interface, shared inform
 func createsJob(name, exit string, deadline int64) controllertest.Step {
 	return step("create "+name, func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 		t := template(name, corev1.RestartPolicyNever)
-		t.Annotations = map[string]string{exitAnnotation: exit}
+		t.Annotations = map[string]string{world.Exit: exit}
 		_, err := kube.BatchV1().Jobs(namespace).Create(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{
 			Template: t, Parallelism: new(int32(2)), Completions: new(int32(2)), BackoffLimit: new(int32(0)), ActiveDeadlineSeconds: &deadline,
 		}}, metav1.CreateOptions{})

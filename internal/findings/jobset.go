@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/jobset/pkg/controllers"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/world"
 	"github.com/controllerkit/controllerkit/managerkit/managertest"
 )
 
@@ -33,7 +34,7 @@ func jobSets() controllertest.Scenario {
 				controllers.NewJobSetReconciler(mgr.GetClient(), mgr.GetScheme(), mgr.GetEventRecorderFor("jobset")).SetupWithManager(mgr),
 			)
 		}),
-		World:  together(world, start(jobController)),
+		World:  world.Together(world.Cluster{}.Run, start(jobController)),
 		CRDs:   []string{filepath.Join(sourceOf(".", "sigs.k8s.io/jobset"), "config", "components", "crd", "bases")},
 		Script: []controllertest.Step{createsJobSet("bad", corev1.PodFailed), createsJobSet("good", corev1.PodSucceeded)},
 		Converged: func(s *controllertest.State) error {
@@ -65,7 +66,7 @@ func createsJobSet(name string, exit corev1.PodPhase) controllertest.Step {
 			return err
 		}
 		t := template(name, corev1.RestartPolicyNever)
-		t.Annotations = map[string]string{exitAnnotation: string(exit)}
+		t.Annotations = map[string]string{world.Exit: string(exit)}
 		_, err = client.JobsetV1alpha2().JobSets(env.Namespace).Create(ctx, &v1alpha2.JobSet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha2.JobSetSpec{
 			SuccessPolicy: &v1alpha2.SuccessPolicy{Operator: v1alpha2.OperatorAll}, FailurePolicy: &v1alpha2.FailurePolicy{MaxRestarts: 1},
 			StartupPolicy: &v1alpha2.StartupPolicy{StartupPolicyOrder: v1alpha2.AnyOrder}, Network: &v1alpha2.Network{EnableDNSHostnames: new(true), PublishNotReadyAddresses: new(true)},

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/world"
 )
 
 // recreate starts a Deployment with the strategy Recreate, and gives it another image.
@@ -31,7 +32,7 @@ func recreate() controllertest.Scenario {
 	return controllertest.Scenario{
 		Name:  "recreate",
 		Start: start(deploymentControllers),
-		World: world,
+		World: world.Cluster{}.Run,
 		Script: []controllertest.Step{
 			step("create without a Pod", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				_, err := kube.AppsV1().Deployments(namespace).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{

@@ -16,6 +16,7 @@ import (
 	typed "k8s.io/sample-controller/pkg/generated/clientset/versioned/typed/samplecontroller/v1alpha1"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/world"
 )
 
 // sampleProgram is the sample-controller, which is a program and no package.
@@ -44,7 +45,7 @@ func sample() controllertest.Scenario {
 			}
 			return err
 		},
-		World: together(world, start(deploymentControllers)),
+		World: world.Together(world.Cluster{}.Run, start(deploymentControllers)),
 		CRDs:  []string{filepath.Join(sourceOf(".", "k8s.io/sample-controller"), "artifacts", "examples", "crd-status-subresource.yaml")},
 		Script: []controllertest.Step{
 			foos("create", func(ctx context.Context, client typed.FooInterface) error {

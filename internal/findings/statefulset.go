@@ -14,6 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/statefulset"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/world"
 )
 
 // statefulSet scales a StatefulSet whose claims are deleted with their Pods.
@@ -25,7 +26,7 @@ func statefulSet() controllertest.Scenario {
 			c := statefulset.NewStatefulSetController(ctx, core.Pods(), apps.StatefulSets(), core.PersistentVolumeClaims(), apps.ControllerRevisions(), kube)
 			return []func(context.Context){func(ctx context.Context) { c.Run(ctx, 2) }}, nil
 		}),
-		World: world,
+		World: world.Cluster{}.Run,
 		Script: []controllertest.Step{
 			step("create with 3 Pods", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				web := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.StatefulSetSpec{
