@@ -50,7 +50,7 @@ func (m *Migrator) begin(ctx context.Context) (*pass, error) {
 	}
 	p := &pass{m: m, definition: d, record: d.record(), storage: d.storage(), writers: map[string]map[string]bool{}}
 	fail := func(format string, args ...any) (*pass, error) {
-		return p, fmt.Errorf("migrate: CustomResourceDefinition %s: "+format, append([]any{m.Definition}, args...)...)
+		return p, fmt.Errorf("migrate: CustomResourceDefinition %s: %s", m.Definition, fmt.Sprintf(format, args...))
 	}
 	switch established, _ := d.condition("Established"); {
 	case d.GetDeletionTimestamp() != nil:
