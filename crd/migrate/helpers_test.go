@@ -75,12 +75,17 @@ func definition(group, plural, kind string, more ...string) m {
 // install installs a kind.
 func install(t testing.TB, more ...string) *kind {
 	t.Helper()
-	ns := testserver.Namespace(t)
-	name := strings.ReplaceAll(ns, "-", "")
-	k := &kind{t: t, config: testserver.Config(t), kind: "K" + name, name: "k" + name + "s.migrate.example.com", namespace: ns}
+	return installAt(t, testserver.Config(t), testserver.Namespace(t), more...)
+}
+
+// installAt installs a kind on the server of the configuration.
+func installAt(t testing.TB, config *rest.Config, namespace string, more ...string) *kind {
+	t.Helper()
+	name := strings.ReplaceAll(namespace, "-", "")
+	k := &kind{t: t, config: config, kind: "K" + name, name: "k" + name + "s.migrate.example.com", namespace: namespace}
 	k.resource = schema.ParseGroupResource(k.name)
 	k.client = dynamic.NewForConfigOrDie(k.config)
-	testserver.InstallCRD(t, normal(definition(k.resource.Group, k.resource.Resource, k.kind, more...)))
+	testserver.InstallCRDAt(t, config, normal(definition(k.resource.Group, k.resource.Resource, k.kind, more...)))
 	return k
 }
 
