@@ -23,6 +23,7 @@ const (
 	defaultSettle = 2 * time.Minute
 	defaultRate   = 50
 	defaultRetry  = 10 * time.Minute
+	defaultPage   = 100
 )
 
 // Metrics is called by a Migrator. A *metrics.Metrics implements it.
@@ -72,6 +73,8 @@ type Migrator struct {
 
 	// Metrics receives the progress. Nil disables it.
 	Metrics Metrics
+
+	page int64 // the number of objects that are in memory together; 0 means 100
 }
 
 // A Report is the result of a migration.
@@ -302,7 +305,7 @@ func isTransient(err error) bool {
 		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)
 }
 
-func orDefault[T ~int64 | ~float32](v, def T) T {
+func orDefault[T int64 | float32 | time.Duration](v, def T) T {
 	if v == 0 {
 		return def
 	}

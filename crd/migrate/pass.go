@@ -18,10 +18,9 @@ import (
 )
 
 const (
-	pageSize    = 100 // objects, which stay in memory together
-	maxNamed    = 10  // failed objects
-	maxWriters  = 20  // managers of a version
-	maxConflict = 20  // writes of others during the migration of one object
+	maxNamed    = 10 // failed objects
+	maxWriters  = 20 // managers of a version
+	maxConflict = 20 // writes of others during the migration of one object
 )
 
 // A pass migrates the objects of one generation of a definition.
@@ -189,7 +188,7 @@ func (p *pass) pages(ctx context.Context) error {
 	for token := ""; ; {
 		var page *unstructured.UnstructuredList
 		err := p.m.retry(ctx, "list", p.definition.resource.String(), func(ctx context.Context) (err error) {
-			page, err = client.List(ctx, metav1.ListOptions{Limit: pageSize, Continue: token})
+			page, err = client.List(ctx, metav1.ListOptions{Limit: orDefault(p.m.page, defaultPage), Continue: token})
 			return err
 		})
 		switch {

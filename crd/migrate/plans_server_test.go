@@ -19,8 +19,8 @@ import (
 )
 
 var (
-	plans   = flag.Int("plans", 12, "number of plans of TestServerPlans")
-	objects = flag.Int("objects", 150, "number of objects of TestServerRestarts")
+	plans   = flag.Int("plans", 6, "number of plans of TestServerPlans")
+	objects = flag.Int("objects", 100, "number of objects of TestServerRestarts")
 )
 
 // A crowd writes and reads objects in all served versions while they are migrated.
@@ -195,7 +195,9 @@ func (c *crowd) lives(kill int, after bool, r *rand.Rand) (n int) {
 			}
 			return fault.Fault{}
 		}, nil)
-		_, err := c.migrator(client).Once(ctx)
+		migrator := c.migrator(client)
+		migrator.SetPage(3)
+		_, err := migrator.Once(ctx)
 		died := ctx.Err() != nil
 		die()
 		if err == nil {
