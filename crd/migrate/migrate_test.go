@@ -38,6 +38,19 @@ func newFake(names ...string) *fake.FakeDynamicClient {
 	}, all...)
 }
 
+// helm returns a reactor that adds the label of Helm to an object.
+func helm(client *fake.FakeDynamicClient) clienttesting.ReactionFunc {
+	return func(action clienttesting.Action) (bool, runtime.Object, error) {
+		obj, err := client.Tracker().Get(action.GetResource(), "", action.(clienttesting.GetAction).GetName())
+		if err != nil {
+			return true, nil, err
+		}
+		d := obj.(*unstructured.Unstructured).DeepCopy()
+		d.SetLabels(map[string]string{"app.kubernetes.io/managed-by": "Helm"})
+		return true, d, nil
+	}
+}
+
 // writes returns the resources and the times of the writes of a client since start.
 func writes(client *fake.FakeDynamicClient) func() []time.Duration {
 	start := time.Now()
