@@ -161,14 +161,21 @@ func (k *kind) edit(change func(name string, version m) bool) {
 			k.t.Fatal(err)
 		}
 	}
-	for limit := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		_, err := k.at("gate").List(k.t.Context(), metav1.ListOptions{Limit: 1})
-		if (err == nil) == served {
-			return
+	await := func(version string, serves bool) {
+		for limit := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+			_, err := k.at(version).List(k.t.Context(), metav1.ListOptions{Limit: 1})
+			if (err == nil) == serves {
+				return
+			}
+			if time.Now().After(limit) {
+				k.t.Fatalf("the API server does not use the new definition: %v", err)
+			}
 		}
-		if time.Now().After(limit) {
-			k.t.Fatalf("the API server does not use the new definition: %v", err)
-		}
+	}
+	await("gate", served)
+	list, _, _ := unstructured.NestedSlice(k.get().Object, "spec", "versions")
+	for _, v := range list {
+		await(v.(m)["name"].(string), v.(m)["served"].(bool)) // the aggregator can be later than the handler
 	}
 }
 

@@ -273,11 +273,15 @@ func (w *watched) wait(ctx context.Context, p *pass, d time.Duration) bool {
 
 // retry calls a request until the API server can handle it, or ctx is done.
 func (m *Migrator) retry(ctx context.Context, verb, name string, request func(context.Context) error) error {
+	unserved := 0
 	for delay := minDelay; ; delay = min(2*delay, maxDelay) {
 		limited, cancel := context.WithTimeout(ctx, requestTimeout)
 		err := request(limited)
 		cancel()
-		if err == nil || ctx.Err() != nil || !isTransient(err) {
+		if isUnserved(err) { // for a moment, such as while an API server starts
+			unserved++
+		}
+		if err == nil || ctx.Err() != nil || !isTransient(err) && (!isUnserved(err) || unserved > maxUnserved) {
 			return err
 		}
 		klog.FromContext(ctx).Info("The API server cannot handle a request of the migration now: it is sent again",
@@ -296,6 +300,7 @@ const (
 	minDelay       = 100 * time.Millisecond
 	maxDelay       = 30 * time.Second
 	requestTimeout = 90 * time.Second
+	maxUnserved    = 8 // responses to one request, during half a minute
 )
 
 // isTransient reports whether the same request can succeed later without a change by a person.
@@ -303,6 +308,11 @@ func isTransient(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
 		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)
+}
+
+// isUnserved reports whether the API server does not serve the resource.
+func isUnserved(err error) bool {
+	return apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err)
 }
 
 func orDefault[T int64 | float32 | time.Duration](v, def T) T {

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -167,6 +168,22 @@ func (c *crowd) checkAll(version string, want []string) {
 	}
 }
 
+// checkStored checks that each object is stored as the API server stores it now. A patch without
+// changes writes an object only if its stored form would be another one.
+func (c *crowd) checkStored(version string) {
+	c.t.Helper()
+	for _, name := range c.names {
+		before := c.read(version, name)
+		after, err := c.at(version).Patch(c.t.Context(), name, types.MergePatchType, []byte("{}"), metav1.PatchOptions{FieldManager: "checker"})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if before.GetResourceVersion() != after.GetResourceVersion() {
+			c.t.Errorf("%s is not stored in %s", name, version)
+		}
+	}
+}
+
 // lives migrates by processes that die. The first ones die before or after a request, the last one
 // lives. Requests of all can fail. It returns the number of processes.
 func (c *crowd) lives(kill int, after bool, r *rand.Rand) (n int) {
@@ -238,6 +255,7 @@ func TestServerPlans(t *testing.T) {
 		c.during(func() { processes += c.lives(kill, after, r) })
 		equal(t, "storedVersions", []string{to}, c.stored())
 		c.checkAll(to, nil)
+		c.checkStored(to)
 
 		c.store(to, false)
 		c.serving = []string{to}
@@ -297,6 +315,7 @@ func TestServerRestarts(t *testing.T) {
 	c.store("v1", true)
 	c.during(migrating)
 	equal(t, "storedVersions", []string{"v1"}, c.stored())
+	c.checkStored("v1")
 	c.store("v1", false)
 	c.serving = []string{"v1"}
 	c.during(migrating)

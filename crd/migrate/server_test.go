@@ -374,3 +374,38 @@ func TestServerRights(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Kubernetes' own migrator runs at the same time: it patches the same objects, and narrows
+// storedVersions first.
+func TestServerBeside(t *testing.T) {
+	t.Parallel()
+	k := install(t)
+	for i := range 3 {
+		k.mustApply("one", "v1alpha1", fmt.Sprint("x-", i), m{"spec": m{"a": "1"}})
+	}
+	k.store("v1", true)
+	client := k.process(func(op *fault.Op) fault.Fault {
+		switch {
+		case op.Resource == k.name && op.Verb == "patch":
+			return fault.Fault{Before: func() {
+				if _, err := k.at("v1").Patch(t.Context(), op.Name, types.MergePatchType, []byte("{}"), metav1.PatchOptions{}); err != nil {
+					t.Error(err)
+				}
+			}}
+		case op.Subresource == "status" && strings.Contains(string(op.Body), "storedVersions"):
+			return fault.Fault{Before: func() {
+				if _, err := k.client.Resource(definitions()).Patch(t.Context(), k.name, types.MergePatchType, []byte(`{"status":{"storedVersions":["v1"]}}`), metav1.PatchOptions{}, "status"); err != nil {
+					t.Error(err)
+				}
+			}}
+		}
+		return fault.Fault{}
+	}, nil)
+	if _, err := k.migrator(client).Once(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if status, _, _ := k.condition(); status != "True" {
+		t.Errorf("the condition is %s", status)
+	}
+	equal(t, "storedVersions", []string{"v1"}, k.stored())
+}
