@@ -36,7 +36,7 @@ func ExampleRequire() {
 	if errors.Is(err, crd.ErrNotServed) {
 		fmt.Println(err)
 	}
-	// Output: migrate: crd: the API server does not serve the resource: CustomResourceDefinition websites.example.com does not serve the version "v2", but ["v1alpha1" "gate" "v1"]: install the definition of this release
+	// Output: migrate: CustomResourceDefinition websites.example.com does not serve the version "v2", but ["v1alpha1" "gate" "v1"]: install the definition of this release
 }
 
 // The definition of a Helm chart is not written.
@@ -59,5 +59,5 @@ spec:
 	client.PrependReactor("get", "customresourcedefinitions", helm(client))
 	err := migrate.Install(context.Background(), client, "website-operator.example.com", []byte(definition))
 	fmt.Println(err)
-	// Output: migrate: crd: the API server does not serve the resource: CustomResourceDefinition websites.example.com does not serve the version "v2", but ["v1alpha1" "gate" "v1"]: install the definition of this release: Helm manages it: upgrade it there
+	// Output: migrate: CustomResourceDefinition websites.example.com does not serve the version "v2", but ["v1alpha1" "gate" "v1"]: install the definition of this release: Helm manages it: upgrade it there
 }

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ const (
 	installTimeout = 2 * time.Minute
 )
 
-// Require returns an error that wraps [crd.ErrNotServed] if the CustomResourceDefinition of the
+// Require returns an error that is a [crd.ErrNotServed] if the CustomResourceDefinition of the
 // resource is absent, not established, being deleted, or does not serve the version. The error names
 // the served versions. Call it before the controllers start. It needs the right to get the
 // definition.
@@ -42,26 +43,36 @@ func Require(ctx context.Context, client dynamic.Interface, resource schema.Grou
 	obj, err := client.Resource(definitions()).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case kube.IsGone(err, name):
-		return fmt.Errorf("migrate: %w: CustomResourceDefinition %s does not exist: install it", crd.ErrNotServed, name)
+		return notServed("CustomResourceDefinition %s does not exist: install it", name)
 	case err != nil:
 		return fmt.Errorf("migrate: read CustomResourceDefinition %s: %w", name, err)
 	}
 	return read(obj).require(resource.Version)
 }
 
+// A notServedError is a crd.ErrNotServed with the text of this package.
+type notServedError struct{ text string }
+
+func notServed(format string, args ...any) error {
+	return &notServedError{"migrate: " + fmt.Sprintf(format, args...)}
+}
+
+func (e *notServedError) Error() string        { return e.text }
+func (e *notServedError) Is(target error) bool { return target == crd.ErrNotServed }
+
 // require returns an error unless the definition serves the versions.
 func (d *definition) require(versions ...string) error {
 	for _, version := range versions {
 		if !d.serves(version) {
-			return fmt.Errorf("migrate: %w: CustomResourceDefinition %s does not serve the version %q, but %q: install the definition of this release", crd.ErrNotServed, d.GetName(), version, d.served())
+			return notServed("CustomResourceDefinition %s does not serve the version %q, but %q: install the definition of this release", d.GetName(), version, d.served())
 		}
 	}
 	if d.GetDeletionTimestamp() != nil {
-		return fmt.Errorf("migrate: %w: CustomResourceDefinition %s is being deleted: install it again after its end", crd.ErrNotServed, d.GetName())
+		return notServed("CustomResourceDefinition %s is being deleted: install it again after its end", d.GetName())
 	}
 	if status, _ := d.condition("Established"); status != "True" {
 		_, why := d.condition("NamesAccepted")
-		return fmt.Errorf("migrate: %w: CustomResourceDefinition %s is not established: %s", crd.ErrNotServed, d.GetName(), kube.Message(why))
+		return notServed("CustomResourceDefinition %s is not established: %s", d.GetName(), cmp.Or(kube.Message(why), "the API server has not accepted it yet"))
 	}
 	return nil
 }
@@ -72,7 +83,7 @@ func (d *definition) require(versions ...string) error {
 // operator is meant to own its definition.
 //
 // If Helm or OLM manages the live definition, Install does not write it, and returns an error that
-// wraps [crd.ErrNotServed] if it does not serve each version of the given one. If the live definition is newer, Install
+// is a [crd.ErrNotServed] if it does not serve each version of the given one. If the live definition is newer, Install
 // returns an error and does not write it. It is newer if it has a version after all versions of the
 // given one, or a field that the same version of the given one lacks.
 //
