@@ -112,7 +112,8 @@ type record struct {
 	UID        types.UID `json:"uid"`
 	Generation int64     `json:"generation"`
 	Settled    bool      `json:"settled,omitempty"`
-	After      string    `json:"after,omitempty"` // all objects up to this one are migrated
+	After      string    `json:"after,omitempty"`   // all objects up to this one are migrated
+	Rewrite    bool      `json:"rewrite,omitempty"` // each of them was written, not only those with stale managedFields
 	Done       bool      `json:"done,omitempty"`
 }
 
@@ -138,11 +139,11 @@ func (m *Migrator) get(ctx context.Context) (d *definition, err error) {
 	return d, nil
 }
 
-// change patches the definition of the pass. If its spec has changed, change returns errChanged
-// without a patch. edit returns the fields to merge, or nil for no patch.
+// change patches the definition of the pass. If its spec has changed, or status.storedVersions has a
+// version that it lacked at the begin, change returns errChanged without a patch. edit returns the fields to merge, or nil for no patch.
 func (p *pass) change(ctx context.Context, edit func(*definition) map[string]any, subresources ...string) error {
 	for d := p.definition; ; {
-		if !p.isOf(d) {
+		if !p.isOf(d) || slices.ContainsFunc(d.stored, func(version string) bool { return !slices.Contains(p.stored, version) }) {
 			return errChanged
 		}
 		fields := edit(d)

@@ -100,32 +100,47 @@ func Install(ctx context.Context, client dynamic.Interface, fieldManager string,
 	if err != nil {
 		return fmt.Errorf("migrate: install: %w", err)
 	}
-	name := given.GetName()
-	live, err := client.Resource(definitions()).Get(ctx, name, metav1.GetOptions{})
+	for range maxConflict {
+		err = given.install(ctx, client, fieldManager)
+		if !apierrors.IsConflict(err) || apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict) {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, installTimeout, fmt.Errorf("migrate: install CustomResourceDefinition %s: the API server has not served it within %v", given.GetName(), installTimeout))
+	defer cancel()
+	return awaitServed(ctx, client, given)
+}
+
+// install applies the given definition d, unless another tool or release manages the live one.
+func (d *definition) install(ctx context.Context, client dynamic.Interface, fieldManager string) error {
+	name := d.GetName()
+	config := d.DeepCopy()
+	obj, err := client.Resource(definitions()).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case kube.IsGone(err, name):
 	case err != nil:
 		return fmt.Errorf("migrate: read CustomResourceDefinition %s: %w", name, err)
 	default:
-		d := read(live)
-		if owner := foreign(d); owner != "" {
-			if err := d.require(given.served()...); err != nil {
+		live := read(obj)
+		if owner := foreign(live); owner != "" {
+			if err := live.require(d.served()...); err != nil {
 				return fmt.Errorf("%w: %s manages it: upgrade it there", err, owner)
 			}
 			return nil
 		}
-		if err := d.olderThan(given); err != nil {
+		if err := live.notAfter(d); err != nil {
 			return fmt.Errorf("migrate: install CustomResourceDefinition %s: %w", name, err)
 		}
-		given.SetUID(d.GetUID())
-		given.SetResourceVersion(d.GetResourceVersion())
+		config.SetUID(live.GetUID())
+		config.SetResourceVersion(live.GetResourceVersion())
 	}
-	if _, err := client.Resource(definitions()).Apply(ctx, name, given.Unstructured, metav1.ApplyOptions{FieldManager: fieldManager}); err != nil {
+	if _, err := client.Resource(definitions()).Apply(ctx, name, config, metav1.ApplyOptions{FieldManager: fieldManager}); err != nil {
 		return fmt.Errorf("migrate: install CustomResourceDefinition %s: %w", name, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, installTimeout, fmt.Errorf("migrate: install CustomResourceDefinition %s: the API server has not served it within %v", name, installTimeout))
-	defer cancel()
-	return awaitServed(ctx, client, given)
+	return nil
 }
 
 // parse reads a definition.
@@ -176,8 +191,8 @@ func foreign(d *definition) string {
 	return ""
 }
 
-// olderThan returns an error if the live definition d is newer than the given one.
-func (d *definition) olderThan(given *definition) error {
+// notAfter returns an error if the live definition d is newer than the given one.
+func (d *definition) notAfter(given *definition) error {
 	if d.GetDeletionTimestamp() != nil {
 		return errors.New("it is being deleted: install it again after its end")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/crd/migrate"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -143,6 +145,25 @@ func TestServerInstall(t *testing.T) {
 		t.Error(err)
 	}
 	wants(t, r.require("v1alpha1"), true, `but ["v1"]`)
+
+	// The definition changes between the read and the apply.
+	edits := 0
+	k, admin := &kind{t: t, config: testserver.Config(t)}, r.client
+	r.client = k.process(func(op *fault.Op) fault.Fault {
+		if op.Verb != "apply" || edits > 1 {
+			return fault.Fault{}
+		}
+		edits++
+		return fault.Fault{Before: func() {
+			if _, err := admin.Resource(definitions()).Patch(t.Context(), r.name.String(), types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{"edit":"%d"}}}`, edits), metav1.PatchOptions{}); err != nil {
+				t.Error(err)
+			}
+		}}
+	}, nil)
+	if err := r.install(); err != nil || edits != 2 {
+		t.Errorf("%d edits, error %v", edits, err)
+	}
+	r.client = admin
 }
 
 // A definition that Helm or OLM manages is not written.

@@ -29,7 +29,8 @@ type pass struct {
 	definition *definition
 	record     record
 	storage    version
-	rewrite    bool      // status.storedVersions has other versions
+	stored     []string  // status.storedVersions at the begin
+	rewrite    bool      // stored has other versions
 	compare    []version // stored versions whose fields the storage version can lack
 	next       time.Time // of the next write
 
@@ -59,16 +60,20 @@ func (m *Migrator) begin(ctx context.Context) (*pass, error) {
 	case !p.storage.served:
 		return fail("the storage version %q is not served: serve it", p.storage.name)
 	}
-	p.rewrite = !slices.Equal(d.stored, []string{p.storage.name})
+	p.stored, p.rewrite = d.stored, !slices.Equal(d.stored, []string{p.storage.name})
+	if p.rewrite && (p.record.Done || !p.record.Rewrite) { // a person has edited storedVersions
+		p.record.After, p.record.Done = "", false
+	}
+	p.record.Rewrite = p.rewrite
 	for _, v := range d.versions {
-		if v.storage || !d.none || d.preserve {
-			continue
+		if v.storage || !slices.Contains(d.stored, v.name) || !d.none || d.preserve {
+			continue // an object that is stored in the storage version has no other fields
 		}
 		switch field := lost(v.schema, p.storage.schema, ""); {
 		case field == "":
 		case v.served:
 			p.compare = append(p.compare, v)
-		case slices.Contains(d.stored, v.name):
+		default:
 			return fail("the schema of %[1]s has the field %[2]s, which that of the storage version %[3]s lacks, so objects stored in %[1]s can lose it: add the field to %[3]s, or remove it from %[1]s, or serve %[1]s so that each object can be checked",
 				v.name, field, p.storage.name)
 		}
@@ -119,11 +124,10 @@ func (p *pass) progress(done bool) {
 
 // run makes the pass.
 func (p *pass) run(ctx context.Context) error {
-	if p.record.Done && !p.rewrite {
+	if p.record.Done {
 		p.progress(true)
 		return nil
 	}
-	p.record.Done = false
 	if err := p.settle(ctx); err != nil {
 		return err
 	}

@@ -266,6 +266,9 @@ func TestServerPlans(t *testing.T) {
 			t.Fatalf("plan %d: kill %d, after %v", plan, kill, after)
 		}
 		from, to = to, from
+		if plan%50 == 49 {
+			t.Logf("%d plans, %d processes", plan+1, processes)
+		}
 	}
 	if from != "v1" { // an even number of plans ends in v1alpha1
 		c.store("v1", true)

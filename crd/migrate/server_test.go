@@ -409,3 +409,45 @@ func TestServerBeside(t *testing.T) {
 	}
 	equal(t, "storedVersions", []string{"v1"}, k.stored())
 }
+
+// A person adds a version to storedVersions during and after a pass that only replaces versions in
+// managedFields: the objects are written before it is removed again.
+//
+// Proves VM3.
+func TestServerStoredVersionsEdited(t *testing.T) {
+	t.Parallel()
+	k := install(t)
+	for _, name := range []string{"x", "y"} {
+		k.mustApply("one", "v1alpha1", name, m{"spec": m{"a": "1"}})
+	}
+	k.store("v1", true)
+	k.once()
+	edit := func() {
+		if _, err := k.client.Resource(definitions()).Patch(t.Context(), k.name, types.MergePatchType, []byte(`{"status":{"storedVersions":["v1alpha1","v1"]}}`), metav1.PatchOptions{}, "status"); err != nil {
+			t.Error(err)
+		}
+	}
+	written := map[string]int{}
+	edited := false
+	client := k.process(func(op *fault.Op) fault.Fault {
+		if op.Resource == k.name && op.Verb == "patch" {
+			if written[op.Name]++; op.Name == "y" && !edited {
+				edited = true
+				return fault.Fault{Before: edit}
+			}
+		}
+		return fault.Fault{}
+	}, nil)
+	k.store("v1", false)
+	if _, err := k.migrator(client).Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "writes", map[string]int{"x": 2, "y": 2}, written)
+	equal(t, "storedVersions", []string{"v1"}, k.stored())
+	edit()
+	if _, err := k.migrator(client).Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "writes after the second edit", map[string]int{"x": 3, "y": 3}, written)
+	equal(t, "storedVersions", []string{"v1"}, k.stored())
+}
