@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -110,6 +111,75 @@ func TestRetry(t *testing.T) {
 		}
 		equal(t, "the number of writes", 1, len(times()))
 	})
+}
+
+// If the API server has forgotten the version of the first page, the list begins again, and an object
+// is written once.
+func TestExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFake("a", "b", "c")
+		expired := false
+		client.PrependReactor("list", "websites", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			token := action.(clienttesting.ListActionImpl).ListOptions.Continue
+			if token == "1" && !expired {
+				expired = true
+				return true, nil, apierrors.NewResourceExpired("the token is too old")
+			}
+			page := &unstructured.UnstructuredList{Object: m{"apiVersion": "example.com/v1", "kind": "WebsiteList"}}
+			name := map[string]string{"": "a", "1": "b", "2": "c"}[token]
+			obj, err := client.Tracker().Get(action.GetResource(), "shop", name)
+			if err != nil {
+				return true, nil, err
+			}
+			page.Items = append(page.Items, *obj.(*unstructured.Unstructured))
+			page.SetContinue(map[string]string{"a": "1", "b": "2"}[name])
+			return true, page, nil
+		})
+		var written []string
+		client.PrependReactor("patch", "websites", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			written = append(written, action.(clienttesting.PatchAction).GetName())
+			return false, nil, nil
+		})
+		report, err := (&migrate.Migrator{Client: client, Definition: "websites.example.com"}).Once(t.Context())
+		if err != nil || report.Objects != 3 || !expired {
+			t.Errorf("%+v, %v", report, err)
+		}
+		equal(t, "the written objects", []string{"a", "b", "c"}, written)
+	})
+}
+
+// A definition that cannot be migrated is named, with the cure, in the error and the condition.
+func TestWrongDefinition(t *testing.T) {
+	for want, change := range map[string]func(d m){
+		"CustomResourceDefinition websites.example.com: it is being deleted": func(d m) { d["metadata"].(m)["deletionTimestamp"] = "2026-01-01T00:00:00Z" },
+		"it is not established":                            func(d m) { d["status"].(m)["conditions"] = []any{} },
+		`the storage version "v1" is not served: serve it`: func(d m) { d["spec"].(m)["versions"].([]any)[2].(m)["served"] = false },
+	} {
+		client := newFake("a")
+		obj, err := client.Resource(definitions()).Get(t.Context(), "websites.example.com", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(obj.Object)
+		if _, err := client.Resource(definitions()).Update(t.Context(), obj, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = (&migrate.Migrator{Client: client, Definition: "websites.example.com"}).Once(t.Context())
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+			continue
+		}
+		if obj, err = client.Resource(definitions()).Get(t.Context(), "websites.example.com", metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
+		last := conditions[len(conditions)-1].(m)
+		equal(t, "the condition", []any{"StoredVersionsMigrated", "Blocked", err.Error()}, []any{last["type"], last["reason"], last["message"]})
+	}
+	_, err := (&migrate.Migrator{Client: newFake(), Definition: "others.example.com"}).Once(t.Context())
+	if !apierrors.IsNotFound(err) || !strings.HasPrefix(err.Error(), "migrate: read CustomResourceDefinition others.example.com: ") {
+		t.Errorf("an absent definition: %v", err)
+	}
 }
 
 type statusError struct{ status metav1.Status }

@@ -48,7 +48,7 @@ func (m *Migrator) begin(ctx context.Context) (*pass, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pass{m: m, definition: d, record: d.record(), storage: d.storage(), writers: map[string]map[string]bool{}}
+	p := &pass{m: m, definition: d, record: d.record(), storage: d.storage(), stored: d.stored, writers: map[string]map[string]bool{}}
 	fail := func(format string, args ...any) (*pass, error) {
 		return p, fmt.Errorf("migrate: CustomResourceDefinition %s: %s", m.Definition, fmt.Sprintf(format, args...))
 	}
@@ -60,7 +60,7 @@ func (m *Migrator) begin(ctx context.Context) (*pass, error) {
 	case !p.storage.served:
 		return fail("the storage version %q is not served: serve it", p.storage.name)
 	}
-	p.stored, p.rewrite = d.stored, !slices.Equal(d.stored, []string{p.storage.name})
+	p.rewrite = !slices.Equal(d.stored, []string{p.storage.name})
 	if p.rewrite && (p.record.Done || !p.record.Rewrite) { // a person has edited storedVersions
 		p.record.After, p.record.Done = "", false
 	}
@@ -107,8 +107,8 @@ func (p *pass) namedWriters() map[string][]string {
 	return named
 }
 
-// fail sets the condition after a failure. The failure itself is returned to the caller, so
-// that of the condition is not.
+// fail sets the condition after a failure, which the caller returns. An error of the condition is
+// not returned in place of it.
 func (p *pass) fail(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		_ = p.setStatus(ctx, false, metav1.ConditionFalse, "Blocked", kube.Message(err.Error()))
