@@ -97,6 +97,7 @@ explore-objects: bin/controlplane ## explore the other packages: OPERATIONS (10^
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAgrees$$' ./ssa -applies $(APPLIES)
 	go test -race -v -count=1 -timeout 0 -run '^(TestStopPoints|TestServerStopPoints)$$' ./examples -points $(POINTS) -server-points $(SERVER_POINTS)
 	go test -v -count=1 -timeout 0 -run '^(TestServerSetCrash|TestServerSetRandom)$$' ./ssa/applyset -plans 500 -transitions 2000
+	go test -race -v -count=1 -timeout 0 -run '^(TestServerPlans|TestServerRestarts)$$' ./crd/migrate -plans 500 -objects 2000
 
 .PHONY: explore-cluster
 explore-cluster: bin/controlplane ## explore a cluster of etcds and kube-apiservers, and the audit of caches: faults for BUDGET (40m) in each of three runs, and SCHEDULES (2000) of each package

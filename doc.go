@@ -33,6 +33,7 @@
 //   - [consistency]: read your own writes; confirm an object before a destructive act
 //   - [crd]: client, informer and lister of a custom resource, without generated code
 //   - [crd/crdtest]: the fake of such a client
+//   - [crd/migrate]: the second version of a CustomResourceDefinition, and the end of the first one
 //
 // # Write
 //
@@ -80,6 +81,8 @@
 //   - conflicts (409), RetryOnConflict: return the error; [reconcile.Result] says what follows
 //   - cron, a schedule, run again later: [reconcile.Result.RequeueAfter], [docs/recipes/schedule.md]
 //   - deletions, DeletedFinalStateUnknown: [enqueue.Handler], [enqueue: a tombstone]
+//   - definitions: install them, or refuse to start on an old one: [migrate.Install],
+//     [migrate.Require]
 //   - dependencies: wait for another object, or until a Deployment is ready: [operator.Reads],
 //     [kstatus.Of]; [docs/recipes/wait.md]
 //   - dry run: [applyset.Set.Plan]; for one object, DryRun in the options of client-go
@@ -98,7 +101,8 @@
 //   - memory of caches: [compact.New], [informer.Trim], [docs/memory.md]
 //   - metrics endpoint: [operator.Options.Listen]; for authorized users alone, [serve.Guard],
 //     [docs/serving.md]
-//   - migration of stored objects: [docs/recipes/migration.md]
+//   - migration of stored objects to a new version, storedVersions: [migrate.Migrator],
+//     [docs/crd-versions.md]; of a field, [docs/recipes/migration.md]
 //   - namespaces, many or changing: [scope.Informer], [docs/namespaces.md]
 //   - new repository, scaffolding: [cmd/newoperator], [docs/start.md]
 //   - outages and other bad days, what the on-call sees: [docs/gamedays.md]
@@ -165,11 +169,13 @@
 // [crd]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd
 // [crd/crdtest]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/crdtest
 // [crdtest.NewFake]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/crdtest#NewFake
+// [crd/migrate]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/migrate
 // [debug]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug
 // [debug.Page]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug#Page
 // [debug.Profiles]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug#Profiles
 // [docs/alerts.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/alerts.md
 // [docs/by-hand.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/by-hand.md
+// [docs/crd-versions.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/crd-versions.md
 // [docs/crd.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/crd.md
 // [docs/gamedays.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/gamedays.md
 // [docs/logging.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/logging.md
@@ -214,6 +220,9 @@
 // [leader/fence]: https://pkg.go.dev/github.com/controllerkit/controllerkit/leader/fence
 // [leader: a warm standby]: https://pkg.go.dev/github.com/controllerkit/controllerkit/leader#example-Elector.Run-WarmStandby
 // [metrics]: https://pkg.go.dev/github.com/controllerkit/controllerkit/metrics
+// [migrate.Install]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/migrate#Install
+// [migrate.Migrator]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/migrate#Migrator
+// [migrate.Require]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/migrate#Require
 // [ondemand.Informers]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer/ondemand#Informers
 // [operator]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator
 // [operator.Children]: https://pkg.go.dev/github.com/controllerkit/controllerkit/operator#Children

@@ -102,6 +102,8 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		"controller_shards_ownerless_seconds_total":        101,
 		"controller_shards_surplus":                        101,
 		"controller_shutdown_duration_seconds":             101,
+		"controller_migration_objects":                     202,
+		"controller_migration_complete":                    101,
 		"controller_events_total":                          1,
 		"workqueue_depth":                                  101,
 		"workqueue_adds_total":                             101,
@@ -153,6 +155,7 @@ func useName(t *testing.T, m *metrics.Metrics, name string) {
 	m.ShardsSurplus(name, 1)
 	m.EventsRecorded(name, 1)
 	m.PartStopped(name, time.Second, false)
+	m.MigrationProgress(name, 3, 1, true)
 	use := m.NewDepthMetric(name)
 	use.Inc()
 	m.NewAddsMetric(name).Inc()

@@ -48,6 +48,8 @@
 //	controller_shards_surplus{name}                                     gauge
 //	controller_events_total{outcome}                                    counter
 //	controller_shutdown_duration_seconds{part,result}                   gauge
+//	controller_migration_objects{definition,state}                      gauge
+//	controller_migration_complete{definition}                           gauge
 //	controller_informer_last_event_timestamp_seconds{name}              gauge
 //	controller_informer_objects{name}                                   gauge
 //	controller_informer_bytes{name}                                     gauge

@@ -74,6 +74,7 @@ func use(t testing.TB, m *metrics.Metrics) {
 	m.ReconcileObjects("c", func() int64 { return 10 })
 	m.EventsRecorded("written", 1)
 	m.PartStopped("informers", time.Second, false)
+	m.MigrationProgress("websites.example.com", 3, 1, false)
 	m.FinalizerObject("example.com/f", "uid", []string{"step"}, time.Second, time.Second)
 	m.LeaderStatus("ns/lease", true)
 	m.LeaderSeen("ns/lease", true)

@@ -31,12 +31,12 @@ const (
 )
 
 // Metrics feeds the collectors. It satisfies the Metrics interfaces of the packages
-// reconcile, leader, shard, consistency, finalizer, informer, watcher, recorder and shutdown,
-// and workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
+// reconcile, leader, shard, consistency, finalizer, informer, watcher, recorder, shutdown and
+// migrate, and workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
 // A nil *Metrics has no series.
 //
 // The methods give label values to at most 100 controllers, queues, Leases, finalizers, steps,
-// informers, hosts and parts of the stop each. Further names share the value "other". A label
+// informers, definitions, hosts and parts of the stop each. Further names share the value "other". A label
 // value is printable and at most 128 bytes long: a name that is not keeps its beginning and gets
 // a hash.
 //
@@ -108,6 +108,9 @@ type Metrics struct {
 	events  *prometheus.CounterVec
 	stopped *prometheus.GaugeVec
 
+	migrated  *prometheus.GaugeVec
+	migration *prometheus.GaugeVec
+
 	depth      *prometheus.GaugeVec
 	adds       *prometheus.CounterVec
 	retries    *prometheus.CounterVec
@@ -119,7 +122,7 @@ type Metrics struct {
 	requests  *prometheus.CounterVec
 	latencies histograms
 
-	leases, queues, hosts, finalizers, steppers, parts, informers names
+	leases, queues, hosts, finalizers, steppers, parts, informers, definitions names
 
 	mu sync.Mutex // guards the replacement of controllers and of the gauges of a queue
 	// A stored controllers does not change, so that workers read it without a lock.
@@ -199,6 +202,9 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		events:  all.counter("controller_events_total", "Total number of recorded Events by outcome: written, deduplicated, or the reason for which they were dropped.", "outcome"),
 		stopped: all.gauge("controller_shutdown_duration_seconds", "Time in seconds from the end of a part's context until the part returned or its time was over.", "part", "result"),
 
+		migrated:  all.gauge("controller_migration_objects", "Number of stored objects that the last pass of a migration has read and migrated (migrated), or could not migrate (failed).", "definition", "state"),
+		migration: all.gauge("controller_migration_complete", "1 if the objects of the CustomResourceDefinition are stored in its storage version, otherwise 0.", "definition"),
+
 		depth:      all.gauge("workqueue_depth", "Number of keys that are ready and wait for a worker.", "name"),
 		adds:       all.counter("workqueue_adds_total", "Total number of keys added to the queue, without duplicates of waiting keys.", "name"),
 		retries:    all.counter("workqueue_retries_total", "Total number of keys added with a rate limit. client-go's queues also count keys added with a delay.", "name"),
@@ -219,6 +225,8 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		steppers:   names{limit: maxSteps},
 		parts:      names{limit: maxParts},
 		informers:  names{limit: maxNames},
+
+		definitions: names{limit: maxNames},
 	}
 	m.controllers.Store(&controllers{})
 	m.reconciles = newReconciles(m)

@@ -28,3 +28,20 @@ func (m *Metrics) PartStopped(part string, took time.Duration, late bool) {
 	}
 	m.stopped.WithLabelValues(m.parts.label(part), result).Set(took.Seconds())
 }
+
+// MigrationProgress sets the progress of the migration of a CustomResourceDefinition: the
+// number of objects that the pass has handled, of which failed ones could not be migrated, and
+// whether the migration is complete. A migrate.Migrator calls it.
+func (m *Metrics) MigrationProgress(definition string, objects, failed int, done bool) {
+	if m == nil {
+		return
+	}
+	definition = m.definitions.label(definition)
+	complete := 0.0
+	if done {
+		complete = 1
+	}
+	m.migration.WithLabelValues(definition).Set(complete)
+	m.migrated.WithLabelValues(definition, "migrated").Set(float64(max(0, objects-failed)))
+	m.migrated.WithLabelValues(definition, "failed").Set(float64(max(0, failed)))
+}

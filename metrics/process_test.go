@@ -220,3 +220,30 @@ controller_finalizer_blocked_objects{finalizer="f",step="drain"} 10000
 		t.Errorf("%d series, want 2", got)
 	}
 }
+
+func TestMigrationProgress(t *testing.T) {
+	m, reg := newMetrics(t)
+	m.MigrationProgress("websites.example.com", 5, 2, false)
+	m.MigrationProgress("sites.example.com", 7, 0, true)
+	m.MigrationProgress("bad.example.com", -1, -1, false)
+	var none *metrics.Metrics
+	none.MigrationProgress("websites.example.com", 1, 1, true)
+	const want = `
+# HELP controller_migration_complete 1 if the objects of the CustomResourceDefinition are stored in its storage version, otherwise 0.
+# TYPE controller_migration_complete gauge
+controller_migration_complete{definition="bad.example.com"} 0
+controller_migration_complete{definition="sites.example.com"} 1
+controller_migration_complete{definition="websites.example.com"} 0
+# HELP controller_migration_objects Number of stored objects that the last pass of a migration has read and migrated (migrated), or could not migrate (failed).
+# TYPE controller_migration_objects gauge
+controller_migration_objects{definition="bad.example.com",state="failed"} 0
+controller_migration_objects{definition="bad.example.com",state="migrated"} 0
+controller_migration_objects{definition="sites.example.com",state="failed"} 0
+controller_migration_objects{definition="sites.example.com",state="migrated"} 7
+controller_migration_objects{definition="websites.example.com",state="failed"} 2
+controller_migration_objects{definition="websites.example.com",state="migrated"} 3
+`
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "controller_migration_complete", "controller_migration_objects"); err != nil {
+		t.Error(err)
+	}
+}

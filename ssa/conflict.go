@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/managedfields"
 )
 
 // ConflictError lists the fields of a configuration that other managers own. It wraps
@@ -71,7 +72,7 @@ func (e *ConflictError) Owners(fm FieldManager, live metav1.Object) []Owner {
 		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.Manager == string(fm) && (entry.Subresource == "" || entry.Subresource == "status") {
 			continue // the manager of the apply itself
 		}
-		set, err := fieldSet(entry)
+		set, err := managedfields.Set(entry)
 		if err != nil {
 			continue // malformed
 		}
@@ -133,13 +134,4 @@ func size(e fieldpath.PathElement) (n int) {
 		n = len((*e.Value).AsString())
 	}
 	return n
-}
-
-// fieldSet decodes the fields of an entry.
-func fieldSet(entry metav1.ManagedFieldsEntry) (*fieldpath.Set, error) {
-	set := fieldpath.NewSet()
-	if entry.FieldsV1 == nil {
-		return set, nil
-	}
-	return set, set.FromJSON(entry.FieldsV1.GetRawReader())
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/managedfields"
 )
 
 // Migrate makes fm the owner of the fields of live that the named managers own because
@@ -180,7 +181,7 @@ func (m migration) move(entries []metav1.ManagedFieldsEntry) ([]metav1.ManagedFi
 			others = append(others, entry)
 			continue
 		}
-		set, err := fieldSet(entry)
+		set, err := managedfields.Set(entry)
 		if err != nil {
 			return nil, fmt.Errorf("metadata.managedFields of manager %q: %w", entry.Manager, err)
 		}
@@ -188,7 +189,7 @@ func (m migration) move(entries []metav1.ManagedFieldsEntry) ([]metav1.ManagedFi
 			moves := set.RecursiveDifference(finalizers)
 			if stays := set.Difference(moves); !stays.Empty() {
 				left := entry
-				if left.FieldsV1, err = fieldsV1(stays); err != nil {
+				if left.FieldsV1, err = managedfields.FieldsV1(stays); err != nil {
 					return nil, err
 				}
 				others = append(others, left)
@@ -214,19 +215,8 @@ func (m migration) move(entries []metav1.ManagedFieldsEntry) ([]metav1.ManagedFi
 		return nil, nil
 	}
 	var err error
-	if merged.FieldsV1, err = fieldsV1(all); err != nil {
+	if merged.FieldsV1, err = managedfields.FieldsV1(all); err != nil {
 		return nil, err
 	}
 	return append(others, merged), nil
-}
-
-// fieldsV1 encodes the fields of an entry.
-func fieldsV1(set *fieldpath.Set) (*metav1.FieldsV1, error) {
-	b, err := set.ToJSON()
-	if err != nil {
-		return nil, fmt.Errorf("encode metadata.managedFields: %w", err)
-	}
-	fields := new(metav1.FieldsV1)
-	fields.SetRawBytes(b)
-	return fields, nil
 }

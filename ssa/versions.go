@@ -5,17 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
-	"sigs.k8s.io/structured-merge-diff/v6/value"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/managedfields"
 )
 
 // ErrRemovedVersion is wrapped by the error of this package's applies if an entry of
@@ -157,133 +155,14 @@ func versionOf(live metav1.Object) string {
 
 // replaceVersions returns a copy of the entries with the served version in place of the
 // removed ones. It omits the fields of other managers that live lacks, because the served
-// version can have other fields. It omits entries without fields, unless no entry is left:
-// without entries, the next apply makes the API server invent an owner of all fields.
+// version can have other fields.
 func (m migration) replaceVersions(live metav1.Object, removed sets.Set[string], served string) (entries, error) {
-	content := any(nil)
+	content := any(nil) // a typed object does not show every field
 	if u, ok := live.(interface{ UnstructuredContent() map[string]any }); ok && versionOf(live) == served {
 		content = u.UnstructuredContent()
 	}
-	all := live.GetManagedFields()
-	replaced, err := replace(all, removed, served, func(e metav1.ManagedFieldsEntry, set *fieldpath.Set) *fieldpath.Set {
-		if content == nil || m.isOurs(e) || m.isTheirs(e) { // a typed object does not show every field
-			return set
-		}
-		steps := maxPresent
-		return present(set, content, &steps)
-	})
-	if err == nil && len(replaced) == 0 {
-		replaced, err = replace(all, removed, served, func(_ metav1.ManagedFieldsEntry, set *fieldpath.Set) *fieldpath.Set { return set })
-	}
-	return replaced, err
-}
-
-func replace(all entries, removed sets.Set[string], served string, filter func(metav1.ManagedFieldsEntry, *fieldpath.Set) *fieldpath.Set) (entries, error) {
-	var replaced entries
-	for _, e := range all {
-		if !removed.Has(e.APIVersion) {
-			replaced = append(replaced, e)
-		}
-	}
-	for _, e := range all {
-		if !removed.Has(e.APIVersion) {
-			continue
-		}
-		set, err := fieldSet(e)
-		if err != nil {
-			return nil, fmt.Errorf("metadata.managedFields of manager %q: %w", e.Manager, err)
-		}
-		if set = filter(e, set); set.Empty() {
-			continue
-		}
-		e.APIVersion = served
-		// If a manager updated the object in both versions, it has two entries, and the API
-		// server would store one of them.
-		same := slices.IndexFunc(replaced, func(o metav1.ManagedFieldsEntry) bool {
-			return o.Manager == e.Manager && o.Operation == e.Operation && o.Subresource == e.Subresource && o.APIVersion == served
-		})
-		if same >= 0 {
-			other, err := fieldSet(replaced[same])
-			if err != nil {
-				return nil, fmt.Errorf("metadata.managedFields of manager %q: %w", e.Manager, err)
-			}
-			if set = set.Union(other); e.Time == nil || e.Time.Before(replaced[same].Time) {
-				e.Time = replaced[same].Time
-			}
-			replaced = slices.Delete(replaced, same, same+1)
-		}
-		if e.FieldsV1, err = fieldsV1(set); err != nil {
-			return nil, err
-		}
-		replaced = append(replaced, e)
-	}
-	return replaced, nil
-}
-
-// maxPresent bounds the comparisons of present for one entry. Fields after it count as
-// present.
-const maxPresent = 1 << 20
-
-// present returns the fields of the set that the content has.
-func present(set *fieldpath.Set, content any, steps *int) *fieldpath.Set {
-	found := fieldpath.NewSet()
-	set.Members.Iterate(func(pe fieldpath.PathElement) {
-		if _, ok := child(content, pe, steps); ok {
-			found.Members.Insert(pe)
-		}
-	})
-	set.Children.Iterate(func(pe fieldpath.PathElement) {
-		below, ok := set.Children.Get(pe)
-		if at, exists := child(content, pe, steps); ok && exists {
-			if *steps > 0 {
-				below = present(below, at, steps)
-			}
-			if !below.Empty() {
-				*found.Children.Descend(pe) = *below
-			}
-		}
-	})
-	return found
-}
-
-// child returns the member or the item of content at the element.
-func child(content any, pe fieldpath.PathElement, steps *int) (any, bool) {
-	if *steps--; *steps <= 0 {
-		return nil, true
-	}
-	if pe.FieldName != nil {
-		members, _ := content.(map[string]any)
-		member, ok := members[*pe.FieldName]
-		return member, ok
-	}
-	items, _ := content.([]any)
-	if pe.Index != nil {
-		if i := *pe.Index; i >= 0 && i < len(items) {
-			return items[i], true
-		}
-		return nil, false
-	}
-	for _, item := range items {
-		if *steps--; *steps <= 0 {
-			return nil, true
-		}
-		if pe.Value != nil && value.Equals(*pe.Value, value.NewValueInterface(item)) {
-			return item, true
-		}
-		if pe.Key != nil && hasKey(item, *pe.Key) {
-			return item, true
-		}
-	}
-	return nil, false
-}
-
-func hasKey(item any, key value.FieldList) bool {
-	members, ok := item.(map[string]any)
-	for _, k := range key {
-		member, has := members[k.Name]
-		ok = ok && has && value.Equals(k.Value, value.NewValueInterface(member))
-	}
-	return ok
+	return managedfields.Replace(live.GetManagedFields(), func(version string) bool { return removed.Has(version) }, served, content,
+		func(e metav1.ManagedFieldsEntry) bool { return m.isOurs(e) || m.isTheirs(e) })
 }
 
 // identify returns the operations by which a patch fails unless live is the stored object,

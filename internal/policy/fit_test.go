@@ -24,6 +24,7 @@ import (
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/crd/migrate"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/informer"
@@ -54,6 +55,7 @@ var (
 	_ consistency.Metrics                              = (*metrics.Metrics)(nil)
 	_ finalizer.Metrics                                = (*metrics.Metrics)(nil)
 	_ watcher.Metrics                                  = (*metrics.Metrics)(nil)
+	_ migrate.Metrics                                  = (*metrics.Metrics)(nil)
 	_ workqueue.MetricsProvider                        = (*metrics.Metrics)(nil)
 	_                                                  = debug.Controller{Queue: (*queue.Queue[types.NamespacedName])(nil), Loop: (*reconcile.Controller[types.NamespacedName])(nil)}
 	_ cache.DoneChecker                                = new(informer.Set).HasSyncedChecker()

@@ -1,0 +1,293 @@
+package migrate_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/controllerkit/controllerkit/crd/migrate"
+)
+
+// newFake returns a dynamic client with a definition that stores v1alpha1 and v1, and objects.
+func newFake(names ...string) *fake.FakeDynamicClient {
+	d := normal(definition("example.com", "websites", "Website"))
+	for _, v := range d["spec"].(m)["versions"].([]any) {
+		v.(m)["storage"] = v.(m)["name"] == "v1"
+	}
+	d["metadata"] = m{"name": "websites.example.com", "uid": "d", "generation": int64(1), "resourceVersion": "1"}
+	d["status"] = m{"storedVersions": []any{"v1alpha1", "v1"}, "conditions": []any{m{"type": "Established", "status": "True"}}}
+	all := []runtime.Object{&unstructured.Unstructured{Object: d}}
+	for _, name := range names {
+		all = append(all, &unstructured.Unstructured{Object: m{"apiVersion": "example.com/v1", "kind": "Website", "metadata": m{
+			"namespace": "shop", "name": name, "uid": name, "resourceVersion": "1",
+			"managedFields": []any{m{"manager": "one", "operation": "Apply", "apiVersion": "example.com/v1alpha1", "fieldsV1": m{"f:spec": m{"f:a": m{}}}}},
+		}, "spec": m{"a": "1"}}})
+	}
+	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		definitions(): "CustomResourceDefinitionList", {Group: "example.com", Version: "v1", Resource: "websites"}: "WebsiteList",
+	}, all...)
+}
+
+// helm returns a reactor that adds the label of Helm to an object.
+func helm(client *fake.FakeDynamicClient) clienttesting.ReactionFunc {
+	return func(action clienttesting.Action) (bool, runtime.Object, error) {
+		obj, err := client.Tracker().Get(action.GetResource(), "", action.(clienttesting.GetAction).GetName())
+		if err != nil {
+			return true, nil, err
+		}
+		d := obj.(*unstructured.Unstructured).DeepCopy()
+		d.SetLabels(map[string]string{"app.kubernetes.io/managed-by": "Helm"})
+		return true, d, nil
+	}
+}
+
+// writes returns the resources and the times of the writes of a client since start.
+func writes(client *fake.FakeDynamicClient) func() []time.Duration {
+	start := time.Now()
+	var times []time.Duration
+	client.PrependReactor("patch", "websites", func(clienttesting.Action) (bool, runtime.Object, error) {
+		times = append(times, time.Since(start))
+		return false, nil, nil
+	})
+	return func() []time.Duration { return times }
+}
+
+// The first object is written after Settle, and the others at the rate.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFake("a", "b", "c")
+		times := writes(client)
+		p := &progress{}
+		_, err := (&migrate.Migrator{Client: client, Definition: "websites.example.com", Rate: 2, Metrics: p}).Once(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "times of the writes", []time.Duration{2 * time.Minute, 2*time.Minute + 500*time.Millisecond, 2*time.Minute + time.Second}, times())
+		equal(t, "progress", []string{"3 0 false", "3 0 true"}, p.calls)
+	})
+}
+
+// If an object fails, Run tries again after Retry. If ctx is done, it returns nil.
+func TestRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFake("a")
+		times := writes(client)
+		failures := 2
+		client.PrependReactor("patch", "websites", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if failures--; failures < 0 {
+				return false, nil, nil
+			}
+			return true, nil, &statusError{metav1.Status{Code: 500, Message: "the webhook is down"}}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		p := &progress{}
+		go func() {
+			done <- (&migrate.Migrator{Client: client, Definition: "websites.example.com", Metrics: p}).Run(ctx)
+		}()
+		time.Sleep(2*time.Minute + time.Second)
+		synctest.Wait()
+		equal(t, "progress after a failure", "1 1 false", p.last())
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		equal(t, "progress after the second failure", "1 1 false", p.last())
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		equal(t, "progress at the end", "1 0 true", p.last())
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		equal(t, "the number of writes", 1, len(times()))
+	})
+}
+
+// If the API server has forgotten the version of the first page, the list begins again, and an object
+// is written once.
+func TestExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFake("a", "b", "c")
+		pages := []string{"a", "expired", "a", "b", "c"} // the fake does not show the token
+		client.PrependReactor("list", "websites", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if len(pages) == 0 {
+				return true, nil, &statusError{metav1.Status{Code: 500, Message: "one more list"}}
+			}
+			name := pages[0]
+			if pages = pages[1:]; name == "expired" {
+				return true, nil, apierrors.NewResourceExpired("the token is too old")
+			}
+			page := &unstructured.UnstructuredList{Object: m{"apiVersion": "example.com/v1", "kind": "WebsiteList"}}
+			obj, err := client.Tracker().Get(action.GetResource(), "shop", name)
+			if err != nil {
+				return true, nil, err
+			}
+			page.Items = append(page.Items, *obj.(*unstructured.Unstructured))
+			page.SetContinue(map[string]string{"a": "1", "b": "2"}[name])
+			return true, page, nil
+		})
+		var written []string
+		client.PrependReactor("patch", "websites", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			written = append(written, action.(clienttesting.PatchAction).GetName())
+			return false, nil, nil
+		})
+		report, err := (&migrate.Migrator{Client: client, Definition: "websites.example.com"}).Once(t.Context())
+		if err != nil || report.Objects != 3 || len(pages) > 0 {
+			t.Errorf("%+v, %v", report, err)
+		}
+		equal(t, "the written objects", []string{"a", "b", "c"}, written)
+	})
+}
+
+// A definition that cannot be migrated is named, with the cure, in the error and the condition.
+func TestWrongDefinition(t *testing.T) {
+	for want, change := range map[string]func(d m){
+		"CustomResourceDefinition websites.example.com: it is being deleted": func(d m) { d["metadata"].(m)["deletionTimestamp"] = "2026-01-01T00:00:00Z" },
+		"it is not established":                            func(d m) { d["status"].(m)["conditions"] = []any{} },
+		`the storage version "v1" is not served: serve it`: func(d m) { d["spec"].(m)["versions"].([]any)[2].(m)["served"] = false },
+	} {
+		client := newFake("a")
+		obj, err := client.Resource(definitions()).Get(t.Context(), "websites.example.com", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(obj.Object)
+		if _, err := client.Resource(definitions()).Update(t.Context(), obj, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = (&migrate.Migrator{Client: client, Definition: "websites.example.com"}).Once(t.Context())
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+			continue
+		}
+		text := err.Error()
+		if obj, err = client.Resource(definitions()).Get(t.Context(), "websites.example.com", metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
+		last := conditions[len(conditions)-1].(m)
+		equal(t, "the condition", []any{"StoredVersionsMigrated", "Blocked", text}, []any{last["type"], last["reason"], last["message"]})
+	}
+	_, err := (&migrate.Migrator{Client: newFake(), Definition: "others.example.com"}).Once(t.Context())
+	if !apierrors.IsNotFound(err) || !strings.HasPrefix(err.Error(), "migrate: read CustomResourceDefinition others.example.com: ") {
+		t.Errorf("an absent definition: %v", err)
+	}
+}
+
+type statusError struct{ status metav1.Status }
+
+func (e *statusError) Error() string         { return e.status.Message }
+func (e *statusError) Status() metav1.Status { return e.status }
+
+// Each error names the argument and the cure, and no request is sent.
+//
+// Proves CK2.
+func TestBadInput(t *testing.T) {
+	client := newFake()
+	resource := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "websites"}
+	once := func(m migrate.Migrator) func() error {
+		return func() error {
+			_, err := m.Once(t.Context())
+			if runErr := m.Run(t.Context()); runErr == nil || runErr.Error() != err.Error() {
+				t.Errorf("Run: %v", runErr)
+			}
+			return err
+		}
+	}
+	install := func(manager, data string) func() error {
+		return func() error { return migrate.Install(t.Context(), client, manager, []byte(data)) }
+	}
+	const head = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n"
+	for name, tt := range map[string]struct {
+		call func() error
+		want string
+	}{
+		"no client":            {once(migrate.Migrator{Definition: "websites.example.com"}), "Client is nil: pass a dynamic client"},
+		"no definition":        {once(migrate.Migrator{Client: client}), `Definition is "": use the name`},
+		"no group":             {once(migrate.Migrator{Client: client, Definition: "websites"}), `Definition is "websites": use the name`},
+		"a negative time":      {once(migrate.Migrator{Client: client, Definition: "websites.example.com", Settle: -1}), "Settle is -1ns"},
+		"require no client":    {func() error { return migrate.Require(t.Context(), nil, resource) }, "client is nil"},
+		"require no version":   {func() error { return migrate.Require(t.Context(), client, resource.GroupResource().WithVersion("")) }, "set its group, version and plural name"},
+		"install no client":    {func() error { return migrate.Install(t.Context(), nil, "m", nil) }, "client is nil"},
+		"install no manager":   {install("", ""), "field manager"},
+		"install nothing":      {install("m", ""), `apiVersion "" and kind "": pass one CustomResourceDefinition`},
+		"install no YAML":      {install("m", "{"), "not valid YAML"},
+		"install a pod":        {install("m", "apiVersion: v1\nkind: Pod\n"), `kind "Pod": pass one`},
+		"install another name": {install("m", head+"metadata: {name: x}\nspec: {group: example.com, names: {plural: websites}}"), `metadata.name "x": use "websites.example.com"`},
+		"install no version":   {install("m", head+"metadata: {name: websites.example.com}\nspec: {group: example.com, names: {plural: websites}}"), "serves no version"},
+		"install a large one":  {install("m", strings.Repeat("x", 4<<20)), "has 4194304 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := tt.call(); err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "migrate: ") {
+				t.Errorf("got  %v\nwant %s", err, tt.want)
+			}
+		})
+	}
+	if n := len(client.Actions()); n > 0 {
+		t.Errorf("%d requests: %v", n, client.Actions())
+	}
+}
+
+// Names and managers of objects are bounded in errors, conditions and reports.
+//
+// Proves CK3.
+func TestHostileNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFake("a")
+		long := strings.Repeat("x\n", 1<<16)
+		client.PrependReactor("patch", "websites", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, &statusError{metav1.Status{Code: 422, Message: long}}
+		})
+		_, err := (&migrate.Migrator{Client: client, Definition: "websites.example.com"}).Once(t.Context())
+		var blocked *migrate.BlockedError
+		if !errors.As(err, &blocked) || len(err.Error()) > 8<<10 || strings.Contains(err.Error(), "\n") {
+			t.Fatalf("%.100v", err)
+		}
+		d, err := client.Resource(definitions()).Get(t.Context(), "websites.example.com", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		conditions, _, _ := unstructured.NestedSlice(d.Object, "status", "conditions")
+		if text := conditions[1].(m)["message"].(string); len(text) > 32<<10 || !strings.Contains(text, "shop/a: ") {
+			t.Errorf("the condition has %d bytes", len(text))
+		}
+	})
+}
+
+// The fields of a version that another one lacks.
+func TestLost(t *testing.T) {
+	text := m{"type": "string"}
+	properties := func(p m) m { return m{"type": "object", "properties": p} }
+	free := m{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+	for name, tt := range map[string]struct {
+		from, to m
+		want     string
+	}{
+		"equal":               {properties(m{"spec": properties(m{"a": text})}), properties(m{"spec": properties(m{"a": text, "b": text})}), ""},
+		"a field":             {properties(m{"spec": properties(m{"a": text, "b": text})}), properties(m{"spec": properties(m{"a": text})}), ".spec.b"},
+		"a field of an item":  {properties(m{"l": m{"items": properties(m{"a": text})}}), properties(m{"l": m{"items": properties(m{})}}), ".l[].a"},
+		"no items":            {properties(m{"l": m{"items": text}}), properties(m{"l": m{}}), ".l[]"},
+		"a map":               {properties(m{"l": m{"additionalProperties": text}}), properties(m{"l": properties(m{"a": text})}), ".l.*"},
+		"a field of a value":  {m{"additionalProperties": properties(m{"a": text})}, m{"additionalProperties": properties(m{})}, ".*.a"},
+		"a map of anything":   {properties(m{"l": properties(m{"a": text})}), properties(m{"l": m{"additionalProperties": true}}), ""},
+		"unknown fields":      {properties(m{"spec": free}), properties(m{"spec": properties(m{"a": text})}), ".spec.*"},
+		"unknown fields stay": {properties(m{"spec": properties(m{"a": properties(m{"b": text})})}), properties(m{"spec": free}), ""},
+		"a field of a field":  {properties(m{"spec": properties(m{"a": properties(m{"b": text})})}), properties(m{"spec": m{"x-kubernetes-preserve-unknown-fields": true, "properties": m{"a": properties(m{})}}}), ".spec.a.b"},
+		"metadata":            {properties(m{"metadata": properties(m{"a": text}), "kind": text}), properties(m{}), ""},
+		"no schema":           {nil, nil, ""},
+	} {
+		if got := migrate.Lost(tt.from, tt.to, ""); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
