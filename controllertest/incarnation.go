@@ -278,6 +278,7 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 	if o.write {
 		i.writes()
 		r.lastWrite = time.Now()
+		r.wrotes++
 		r.writes = append(r.writes[max(0, len(r.writes)-4):], o.id)
 		r.touchLocked()
 	}

@@ -250,7 +250,7 @@ func (r *run) masksLocked(s *State) func(string) string {
 func (r *run) objectsLocked(s *State, masks func(string) string) map[string][]map[string]any {
 	byName := map[string][]map[string]any{}
 	for key, obj := range s.objects {
-		if rubbish(key) || r.world.hasCreatedLocked(obj) {
+		if r.rubbishLocked(key) || r.world.hasCreatedLocked(obj) {
 			continue
 		}
 		o := obj.DeepCopy()

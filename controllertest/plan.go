@@ -83,6 +83,14 @@ func parsePlan(text string) (plan, error) {
 	return p, nil
 }
 
+// signatureOf returns an operation without its number.
+func signatureOf(at string) string {
+	if n := strings.LastIndexByte(at, '#'); n >= 0 {
+		return at[:n]
+	}
+	return at
+}
+
 func (p plan) has(kind Kind) bool {
 	return slices.ContainsFunc(p, func(j injection) bool { return j.kind == kind })
 }
