@@ -59,6 +59,7 @@ type explorer struct {
 	plans     map[string]plan // by run, to name the plans of leaked goroutines
 	dependent map[int]bool    // steps that need the result of the step before
 	early     map[string]bool // steps and fields that are in Report.TooEarly
+	orders    map[string]bool // lists that are in Report.Reordered
 	groups    map[string]*group
 	found     map[string]*group // by the failing plan, shortened
 	typical   time.Duration     // the moving average of the time of a run
@@ -80,6 +81,11 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 		if err != nil {
 			return nil, fmt.Errorf("controllertest: %w", err)
 		}
+		for _, j := range p {
+			if why := j.misfit(); why != "" {
+				return nil, fmt.Errorf("controllertest: plan %q: %s can never happen at %q: %s", text, j.kind, j.at, why)
+			}
+		}
 		fixed = append(fixed, p)
 	}
 	crds, err := definitions.Read(s.CRDs)
@@ -98,7 +104,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	x := &explorer{
 		scenario: s, options: o, log: log, crds: crds, prefix: "ct-" + utilrand.String(5), pause: s.Pause,
 		slots: make(chan struct{}, o.Parallel),
-		plans: map[string]plan{}, dependent: map[int]bool{}, early: map[string]bool{}, groups: map[string]*group{}, found: map[string]*group{},
+		plans: map[string]plan{}, dependent: map[int]bool{}, early: map[string]bool{}, orders: map[string]bool{}, groups: map[string]*group{}, found: map[string]*group{},
 		report: &Report{Scenario: s.Name, Kinds: map[Kind]Count{}, Accepted: map[string]int{}},
 	}
 	if x.pause == 0 {
@@ -265,7 +271,10 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 	errs := make([]error, len(runs))
 	var wg sync.WaitGroup
 	for n := range runs {
-		wg.Go(func() { runs[n], errs[n] = x.faultlessRun(ctx) })
+		wg.Go(func() {
+			_ = sleep(ctx, nil, time.Duration(n)*apartTime)
+			runs[n], errs[n] = x.faultlessRun(ctx)
+		})
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -277,7 +286,7 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 			return nil, nil
 		}
 	}
-	ref, err := x.agree(runs)
+	ref, err := x.agree(runs, warm)
 	if err != nil {
 		err = fmt.Errorf("%w%s", err, runs[0].others())
 	}
@@ -323,8 +332,9 @@ func (x *explorer) took(d time.Duration) {
 	x.typical += (d - x.typical) / 8
 }
 
-// agree finds the common operations and states of the runs without faults.
-func (x *explorer) agree(runs []*run) (*reference, error) {
+// agree finds the common operations and states of the runs without faults. The states of the first
+// run count too, because it began some time before.
+func (x *explorer) agree(runs []*run, first *run) (*reference, error) {
 	ref := &reference{rests: runs[0].rests, masked: map[string]bool{}, added: map[string]int{}, deleted: map[string]int{}}
 	if len(ref.rests) < len(x.scenario.Script) {
 		return nil, fmt.Errorf("the runs without faults ended after %d of %d steps, by a finding that Scenario.Accept accepts: accept no finding that ends the script", len(ref.rests), len(x.scenario.Script))
@@ -343,15 +353,10 @@ func (x *explorer) agree(runs []*run) (*reference, error) {
 				c.all[name] = max(c.all[name], n)
 			}
 		}
-		for n, rest := range r.rests {
-			union := maps.Clone(rest.state)
-			maps.Copy(union, ref.rests[n].state)
-			for path := range union {
-				if rest.state[path] != ref.rests[n].state[path] {
-					ref.masked[strconv.Itoa(n)+" "+path] = true
-				}
-			}
-		}
+		ref.mask(r.rests)
+	}
+	if len(first.rests) == len(ref.rests) {
+		ref.mask(first.rests)
 	}
 	if err := x.userObjects(runs); err != nil {
 		return nil, err
@@ -373,6 +378,23 @@ func (x *explorer) agree(runs []*run) (*reference, error) {
 	}
 	return ref, nil
 }
+
+// mask masks the paths whose values differ from those of another run without faults.
+func (ref *reference) mask(rests []checkpoint) {
+	for n, rest := range rests {
+		union := maps.Clone(rest.state)
+		maps.Copy(union, ref.rests[n].state)
+		for path := range union {
+			if rest.state[path] != ref.rests[n].state[path] {
+				ref.masked[strconv.Itoa(n)+" "+path] = true
+			}
+		}
+	}
+}
+
+// apartTime is the time between the beginnings of two runs without faults, so that a value that depends
+// on the second differs in some of them.
+const apartTime = 350 * time.Millisecond
 
 // userObjects returns an error if the script does not create an object of Scenario.UserObjects.
 func (x *explorer) userObjects(runs []*run) error {
@@ -493,6 +515,17 @@ func (x *explorer) tooEarly(step string, p plan, diff difference) {
 	if !x.early[what] && len(x.early) < explained {
 		x.early[what] = true
 		x.report.TooEarly = append(x.report.TooEarly, fmt.Sprintf("after step %s, which came later under %s", what, p))
+	}
+}
+
+// reordered stores that a list had the same elements as without faults, in another order.
+func (x *explorer) reordered(list string, p plan) {
+	what := numbers.ReplaceAllString(list, "N")
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.orders[what] && len(x.orders) < explained {
+		x.orders[what] = true
+		x.report.Reordered = append(x.report.Reordered, fmt.Sprintf("%s, first under %s", list, p))
 	}
 }
 

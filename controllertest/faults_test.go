@@ -239,7 +239,7 @@ func TestInterfereAfterCrash(t *testing.T) {
 	r.owned = map[objectKey]*unstructured.Unstructured{{"configmaps", "ct-1", "a"}: {}}
 	i := &incarnation{run: r}
 	i.ctx, i.cancel = context.WithCancel(t.Context())
-	f, possible := i.injectLocked(injection{kind: UserDelete, about: "configmaps/a"})
+	f, possible := i.injectLocked(injection{kind: UserDelete, about: "configmaps/a"}, operation{})
 	if !possible {
 		t.Fatal("the fault cannot happen")
 	}

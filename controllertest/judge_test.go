@@ -205,7 +205,7 @@ func TestAgree(t *testing.T) {
 		of([]string{"a#1", "b#1", "c#1"}, map[string]any{"k": "1", "l": "1"}),
 		of([]string{"b#1", "a#1"}, map[string]any{"k": "1", "l": "2"}),
 		of([]string{"a#1", "b#1", "d#1"}, map[string]any{"k": "1", "m": "3"}),
-	})
+	}, of([]string{"z#1"}, map[string]any{"k": "1", "n": "4"})) // began earlier
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,10 +219,10 @@ func TestAgree(t *testing.T) {
 	if diff := cmp.Diff([]string{"c#1", "d#1"}, ref.skipped); diff != "" {
 		t.Errorf("skipped (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]bool{"0 l": true, "0 m": true}, ref.masked); diff != "" {
+	if diff := cmp.Diff(map[string]bool{"0 l": true, "0 m": true, "0 n": true}, ref.masked); diff != "" {
 		t.Errorf("masked (-want +got):\n%s", diff)
 	}
-	if _, err := x.agree([]*run{of([]string{"a#1"}), of([]string{"b#1"}), of([]string{"c#1"})}); err == nil || !strings.Contains(err.Error(), "give objects fixed names") || !strings.Contains(err.Error(), "a#1") {
+	if _, err := x.agree([]*run{of([]string{"a#1"}), of([]string{"b#1"}), of([]string{"c#1"})}, of(nil)); err == nil || !strings.Contains(err.Error(), "give objects fixed names") || !strings.Contains(err.Error(), "a#1") {
 		t.Errorf("runs that have nothing in common: %v", err)
 	}
 	one := map[string]any{"k": "1"}
@@ -230,7 +230,7 @@ func TestAgree(t *testing.T) {
 		{of([]string{"a#1"}, one), of([]string{"a#1"}, one, one), of([]string{"a#1"}, one)},
 		{of([]string{"a#1"}, one, one), of([]string{"a#1"}, one), of([]string{"a#1"}, one)},
 	} {
-		if _, err := x.agree(runs); err == nil || !strings.Contains(err.Error(), "steps") {
+		if _, err := x.agree(runs, runs[0]); err == nil || !strings.Contains(err.Error(), "steps") {
 			t.Errorf("runs with unlike numbers of steps: %v", err)
 		}
 	}

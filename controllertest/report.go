@@ -33,7 +33,7 @@ type Finding struct {
 }
 
 // A Failure is a group of failing plans with the same oracle, resource and field in their
-// first finding, and the same family of faults. It shows the simplest plan, and the findings
+// first finding, and the same family of faults or a common operation. It shows the simplest plan, and the findings
 // that only other plans of the group have.
 type Failure struct {
 	Plan     string        // in the form of Options.Plans; "" for a run without faults
@@ -58,6 +58,7 @@ type Report struct {
 	Enumerated int            // the number of plans with one fault, or of Options.Plans
 	Ran        int            // how many of them ran
 	TooEarly   []string       // steps after which Converged accepted a state before the runs without faults would, and the fields that it does not check
+	Reordered  []string       // lists with the same elements as without faults in another order, which is no finding
 	Failures   []Failure      // the confirmed ones first, then those with old lists, then the flaky ones
 	Accepted   map[string]int // plans by reason of Scenario.Accept
 	Kinds      map[Kind]Count // by the kind of the first fault
@@ -168,6 +169,9 @@ func (r *Report) String() string {
 	b.WriteString("\n")
 	for _, early := range r.TooEarly {
 		b.WriteString(early + "\n")
+	}
+	for _, list := range r.Reordered {
+		fmt.Fprintf(&b, "in another order than without faults: %s\n", list)
 	}
 	for _, unjudged := range r.Unjudged[:min(len(r.Unjudged), 5)] {
 		fmt.Fprintf(&b, "not judged: %s\n", unjudged)

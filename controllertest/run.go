@@ -378,7 +378,11 @@ func (r *run) responded(op *fault.Op, status int, body []byte) {
 		r.mu.Unlock()
 		return
 	}
-	if !op.IsWrite() || status < 200 || status > 299 {
+	if !op.IsWrite() {
+		return
+	}
+	r.x.observer.answered(r, op, status)
+	if status < 200 || status > 299 {
 		return
 	}
 	var obj unstructured.Unstructured
@@ -472,7 +476,7 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 // own returns a configuration whose lists and watches lack the objects of other runs.
 func (r *run) own() *rest.Config {
 	config := rest.CopyConfig(r.x.config)
-	config.Wrap(withoutOthers(r.x.observer.prefix, r.x.observer.other(r.id)))
+	config.Wrap(withoutOthers(r.x.observer.mayBeOthers, r.x.observer.other(r.id)))
 	return config
 }
 
