@@ -76,12 +76,10 @@ func (j injection) misfit() string {
 	}
 	op.write = verb != "get" && verb != "list"
 	switch {
-	case j.kind == SlowRenewal || j.kind.fits(op):
-		return ""
-	case j.kind == Conflict:
+	case j.kind == Conflict && !j.kind.fits(op):
 		return "a conflict needs a write with a resourceVersion, which a create, a read and an external call do not have: choose an update, or a patch, an apply or a delete with a resourceVersion"
-	case op.external:
+	case op.external && op.write && j.kind != SlowRenewal && !j.kind.fits(op):
 		return "an external call has no response of the API server: choose another kind or operation"
 	}
-	return "a read does not fit: choose a write"
+	return ""
 }

@@ -2,6 +2,7 @@ package controllertest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -185,6 +186,46 @@ func TestManyDifferences(t *testing.T) {
 		if len(r.findings) != shownDifferences+1 || r.findings[0].Object != "secrets/s00" || r.findings[shownDifferences].Field != "more differences" || len(r.accepted) != 1 {
 			t.Fatalf("%d findings, the last is %+v; accepted %q", len(r.findings), r.findings[len(r.findings)-1], r.accepted)
 		}
+	}
+}
+
+// TestReordered holds that a list in another order is no finding and is reported once.
+func TestReordered(t *testing.T) {
+	r := quietRun(Scenario{}, "ns")
+	r.x.report, r.x.orders = &Report{}, map[string]bool{}
+	p, err := parsePlan("slow@update endpoints web#1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.plan = p
+	flat := func(list ...any) map[string]any {
+		state := map[string]any{}
+		flattenList("endpoints/web .subsets[0].addresses", list, 0, func(s string) string { return s }, state)
+		return state
+	}
+	ref := &reference{rests: []checkpoint{{state: flat("1", "2")}}, masked: map[string]bool{}}
+	for _, state := range []map[string]any{flat("1", "2"), flat("2", "1"), flat("2", "1")} {
+		r.rests = []checkpoint{{state: state}}
+		r.judge(ref)
+	}
+	if len(r.findings) > 0 {
+		t.Errorf("findings: %v", r.findings)
+	}
+	want := "endpoints/web .subsets[0].addresses, first under slow@update endpoints web#1"
+	if !slices.Equal(r.x.report.Reordered, []string{want}) || !strings.Contains(r.x.report.String(), "in another order than without faults: "+want+"\n") {
+		t.Errorf("reordered: %q", r.x.report.Reordered)
+	}
+	r.rests = []checkpoint{{state: flat("2", "3")}}
+	r.judge(ref)
+	if len(r.findings) != 1 || len(r.x.report.Reordered) != 1 {
+		t.Errorf("of other elements: findings %v, reordered %q", r.findings, r.x.report.Reordered)
+	}
+	ref.masked["0 endpoints/web .subsets[0].addresses"+inOrder] = true // it varies without faults
+	r.x.orders = map[string]bool{}
+	r.rests = []checkpoint{{state: flat("2", "1")}}
+	r.judge(ref)
+	if len(r.x.report.Reordered) != 1 {
+		t.Errorf("an order that varies without faults: %q", r.x.report.Reordered)
 	}
 }
 
