@@ -27,7 +27,10 @@ func conditional(op *fault.Op) bool {
 	}
 	switch {
 	case op.Verb == "patch" && op.ContentType == string(types.JSONPatchType):
-		var patch []struct{ Op, Path string }
+		var patch []struct {
+			Op   string `json:"op"`
+			Path string `json:"path"`
+		}
 		_ = json.Unmarshal(op.Body, &patch)
 		for _, p := range patch {
 			if p.Op == "test" && p.Path == "/metadata/resourceVersion" {
@@ -70,7 +73,7 @@ const contendAnnotation = "controllertest.controllerkit.github.io/contended"
 // misfit returns why a fault of a plan can never happen, or "".
 func (j injection) misfit() string {
 	verb, rest, _ := strings.Cut(j.at, " ")
-	op := operation{external: verb == "external", conditional: verb != "create"}
+	op := operation{external: verb == "external", conditional: verb != "create" && verb != "external"}
 	if op.external {
 		verb, _, _ = strings.Cut(rest, " ")
 	}

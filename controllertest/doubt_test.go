@@ -179,10 +179,10 @@ func TestCauses(t *testing.T) {
 		got[f.Plan] = fmt.Sprint(f.section(), f.Plans)
 	}
 	want := map[string]string{
-		"403@update serviceaccounts bot#1":   "failing[403@update serviceaccounts bot#1]",
-		"hold(secrets)@update secrets bot#1": "failing[hold(secrets)@update secrets bot#1 time-travel(secrets<start)@update secrets bot#2]",
-		"crash-before@update secrets bot#1":  "failing[crash-before@update secrets bot#1]",
-		"crash-after@get pods bot#1":         "failing[crash-after@get pods bot#1 crash-before@get secrets bot#1]",
+		"403@update serviceaccounts bot#1":   "failing [403@update serviceaccounts bot#1]",
+		"hold(secrets)@update secrets bot#1": "failing [hold(secrets)@update secrets bot#1 time-travel(secrets<start)@update secrets bot#2]",
+		"crash-before@update secrets bot#1":  "failing [crash-before@update secrets bot#1]",
+		"crash-after@get pods bot#1":         "failing [crash-after@get pods bot#1 crash-before@get secrets bot#1]",
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("failures:\n%v\nwant\n%v", got, want)

@@ -260,6 +260,9 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 	}
 	if err != nil || warm.failed() {
 		if err == nil {
+			if x.watched == nil {
+				x.watched = map[string]int{} // unknown, and the runs are parallel
+			}
 			x.faultless(warm, x.repeat(ctx, nil, nil, x.options.Confirm))
 		}
 		return nil, err
