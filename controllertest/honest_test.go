@@ -95,6 +95,7 @@ func TestBudgetIsABound(t *testing.T) {
 	if took := time.Since(began); took > o.Budget+10*time.Second {
 		t.Errorf("the exploration took %v", took)
 	}
+	t.Logf("the exploration took %v, its plans %v", time.Since(began), report.Duration)
 	want := fmt.Sprintf("%d of %d enumerated plans ran", report.Ran, report.Enumerated)
 	if report.Complete || report.Ran == 0 || report.Ran >= report.Enumerated || !strings.Contains(report.String(), want) {
 		t.Errorf("want %q in\n%s", want, report)
