@@ -396,7 +396,7 @@ func TestBackgroundDeletion(t *testing.T) {
 		return nil
 	}
 	o := quick(t)
-	o.Faults = []controllertest.Kind{controllertest.Conflict}
+	o.Faults = []controllertest.Kind{controllertest.DropRequest}
 	report := run(t, s, o)
 	for _, f := range report.Failures {
 		t.Error(f)

@@ -2,6 +2,7 @@ package controllertest
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -10,10 +11,16 @@ import (
 // attempt runs a plan and stores its outcome. A failing plan loses the faults that it does
 // not need, and is confirmed.
 func (x *explorer) attempt(ctx context.Context, p plan, ref *reference, began time.Time) {
+	enumerated := x.options.Plans != nil || len(p) == 1
 	runs := x.repeat(ctx, p, ref, max(1, x.options.replays))
 	if ctx.Err() != nil {
 		return // a stopped run has no outcome
 	}
+	x.mu.Lock()
+	if enumerated {
+		x.report.Ran++
+	}
+	x.mu.Unlock()
 	after := time.Since(began)
 	slices.SortStableFunc(runs, failedFirst)
 	r := runs[0]
@@ -33,7 +40,14 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference, began ti
 	if failed {
 		count.Failing++
 	}
-	if !valid && !failed {
+	why, doubtful := r.doubtful()
+	switch {
+	case failed:
+	case valid:
+		x.report.Passed = append(x.report.Passed, p.String())
+	case doubtful:
+		x.report.Unjudged = append(x.report.Unjudged, fmt.Sprintf("%s: %s", p, why))
+	default:
 		x.report.Invalid = append(x.report.Invalid, p.String())
 	}
 	for _, reason := range r.accepted { // nobody writes it after the run
@@ -67,6 +81,12 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference, began ti
 	if ctx.Err() != nil {
 		runs = []*run{r}
 	}
+	x.enter(r, union(r, runs), len(runs), after)
+}
+
+// union returns the findings of the runs, those of the first argument first, and in how many runs
+// they are.
+func union(r *run, runs []*run) []Finding {
 	findings := r.found()
 	for _, other := range runs {
 		for _, f := range other.found() {
@@ -76,7 +96,7 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference, began ti
 		}
 	}
 	findings, _ = tally(findings, runs)
-	x.enter(r, findings, len(runs), after)
+	return findings
 }
 
 func failedFirst(a, b *run) int {
@@ -107,10 +127,14 @@ const maxAttempts = 3
 // may have acted in another order.
 func (x *explorer) once(ctx context.Context, p plan, ref *reference) *run {
 	for n := 1; ; n++ {
+		began := time.Now()
 		r, err := x.try(ctx, p, ref)
+		if ctx.Err() == nil {
+			x.took(time.Since(began))
+		}
 		if err != nil {
 			r = &run{x: x, plan: p, began: time.Now()}
-			r.find(Health, "the server: %v", err)
+			r.doubt("the server: %v", err)
 		}
 		if n == maxAttempts || r.failed() || r.cannotHurry() || r.fired() == len(r.plan) || ctx.Err() != nil {
 			r.forget()

@@ -51,6 +51,7 @@ type explorer struct {
 	slots    chan struct{}  // holds an element for each run
 	stalls   stalls
 	abort    func(error) // ends the exploration with an error, because of the scenario
+	end      time.Time   // of the budget; zero means none
 
 	disconnect func() error // stops what connect has started
 
@@ -58,8 +59,10 @@ type explorer struct {
 	plans     map[string]plan // by run, to name the plans of leaked goroutines
 	dependent map[int]bool    // steps that need the result of the step before
 	early     map[string]bool // steps and fields that are in Report.TooEarly
+	orders    map[string]bool // lists that are in Report.Reordered
 	groups    map[string]*group
 	found     map[string]*group // by the failing plan, shortened
+	typical   time.Duration     // the moving average of the time of a run
 	report    *Report
 }
 
@@ -77,6 +80,11 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 		p, err := parsePlan(text)
 		if err != nil {
 			return nil, fmt.Errorf("controllertest: %w", err)
+		}
+		for _, j := range p {
+			if why := j.misfit(); why != "" {
+				return nil, fmt.Errorf("controllertest: plan %q: %s can never happen at %q: %s", text, j.kind, j.at, why)
+			}
 		}
 		fixed = append(fixed, p)
 	}
@@ -96,7 +104,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	x := &explorer{
 		scenario: s, options: o, log: log, crds: crds, prefix: "ct-" + utilrand.String(5), pause: s.Pause,
 		slots: make(chan struct{}, o.Parallel),
-		plans: map[string]plan{}, dependent: map[int]bool{}, early: map[string]bool{}, groups: map[string]*group{}, found: map[string]*group{},
+		plans: map[string]plan{}, dependent: map[int]bool{}, early: map[string]bool{}, orders: map[string]bool{}, groups: map[string]*group{}, found: map[string]*group{},
 		report: &Report{Scenario: s.Name, Kinds: map[Kind]Count{}, Accepted: map[string]int{}},
 	}
 	if x.pause == 0 {
@@ -125,6 +133,9 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 			return fmt.Errorf("controllertest: %s: %w", s.Name, cause)
 		}
 		return nil
+	}
+	if o.Budget > 0 {
+		x.end = began.Add(o.Budget)
 	}
 	ref, err := x.references(exploring)
 	if err := aborted(); err != nil {
@@ -238,16 +249,22 @@ func (s *Scenario) validate() error {
 // without faults has findings.
 func (x *explorer) references(ctx context.Context) (*reference, error) {
 	known := len(scheme.Scheme.AllKnownTypes())
-	warm, err := x.try(ctx, nil, nil)
+	warm, err := x.faultlessRun(ctx)
 	if err == nil && x.scenario.Start != nil && len(scheme.Scheme.AllKnownTypes()) != known {
 		return nil, errors.New("the function Start registers types in the shared scheme of client-go, or another test does so at the same time, and parallel runs would end the test with \"concurrent map writes\": call AddToScheme before Explore, for example in an init function, or use Scenario.Command")
 	}
 	if err == nil && warm.broke(Invariance) {
 		// The watches began with its first writes. So an invariant may have seen a state without
 		// objects that were there, and only another run shows whether it holds.
-		warm, err = x.try(ctx, nil, nil)
+		warm, err = x.faultlessRun(ctx)
 	}
-	if err != nil || x.faultless(warm) {
+	if err != nil || warm.failed() {
+		if err == nil {
+			if x.watched == nil {
+				x.watched = map[string]int{} // unknown, and the runs are parallel
+			}
+			x.faultless(warm, x.repeat(ctx, nil, nil, x.options.Confirm))
+		}
 		return nil, err
 	}
 	if len(warm.trace) == 0 {
@@ -257,35 +274,71 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 	errs := make([]error, len(runs))
 	var wg sync.WaitGroup
 	for n := range runs {
-		wg.Go(func() { runs[n], errs[n] = x.try(ctx, nil, nil) })
+		wg.Go(func() {
+			_ = sleep(ctx, nil, time.Duration(n)*apartTime)
+			runs[n], errs[n] = x.faultlessRun(ctx)
+		})
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	for _, r := range runs {
-		if x.faultless(r) {
+	for n, r := range runs {
+		if r.failed() {
+			x.faultless(r, append(slices.Delete(slices.Clone(runs), n, n+1), warm))
 			return nil, nil
 		}
 	}
-	ref, err := x.agree(runs)
+	ref, err := x.agree(runs, warm)
 	if err != nil {
 		err = fmt.Errorf("%w%s", err, runs[0].others())
 	}
 	return ref, err
 }
 
-// faultless reports whether a run without faults has findings, and stores them.
-func (x *explorer) faultless(r *run) bool {
-	if !r.failed() {
-		return false
+// faultlessRun makes a run without faults. A run without an outcome is repeated.
+func (x *explorer) faultlessRun(ctx context.Context) (*run, error) {
+	for n := 1; ; n++ {
+		began := time.Now()
+		r, err := x.try(ctx, nil, nil)
+		if err != nil && !unreached(err) {
+			return nil, err
+		}
+		var why string
+		if err != nil {
+			why = err.Error()
+		} else {
+			var doubtful bool
+			if why, doubtful = r.doubtful(); !doubtful || r.failed() || ctx.Err() != nil {
+				x.took(time.Since(began))
+				return r, err
+			}
+		}
+		if n == maxAttempts || ctx.Err() != nil {
+			return nil, fmt.Errorf("no run without faults can be judged: %s: use a machine with less load, or set a longer Options.ConvergeTimeout", why)
+		}
 	}
-	x.enter(r, r.found(), 1, 0)
-	return true
 }
 
-// agree finds the common operations and states of the runs without faults.
-func (x *explorer) agree(runs []*run) (*reference, error) {
+// faultless stores the findings of a run without faults, and how many of the other runs have them.
+func (x *explorer) faultless(r *run, others []*run) {
+	runs := append(slices.DeleteFunc(others, func(o *run) bool { return !o.failed() && o.fired() < 0 }), r)
+	x.enter(r, union(r, runs), len(runs), 0)
+}
+
+// took stores the time of a run.
+func (x *explorer) took(d time.Duration) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.typical == 0 {
+		x.typical = d
+	}
+	x.typical += (d - x.typical) / 8
+}
+
+// agree finds the common operations and states of the runs without faults. The states of the first
+// run count too, because it began some time before.
+func (x *explorer) agree(runs []*run, first *run) (*reference, error) {
 	ref := &reference{rests: runs[0].rests, masked: map[string]bool{}, added: map[string]int{}, deleted: map[string]int{}}
 	if len(ref.rests) < len(x.scenario.Script) {
 		return nil, fmt.Errorf("the runs without faults ended after %d of %d steps, by a finding that Scenario.Accept accepts: accept no finding that ends the script", len(ref.rests), len(x.scenario.Script))
@@ -304,15 +357,13 @@ func (x *explorer) agree(runs []*run) (*reference, error) {
 				c.all[name] = max(c.all[name], n)
 			}
 		}
-		for n, rest := range r.rests {
-			union := maps.Clone(rest.state)
-			maps.Copy(union, ref.rests[n].state)
-			for path := range union {
-				if rest.state[path] != ref.rests[n].state[path] {
-					ref.masked[strconv.Itoa(n)+" "+path] = true
-				}
-			}
-		}
+		ref.mask(r.rests)
+	}
+	if len(first.rests) == len(ref.rests) {
+		ref.mask(first.rests)
+	}
+	if err := x.userObjects(runs); err != nil {
+		return nil, err
 	}
 	for _, op := range runs[0].trace {
 		if seen[op.id] == len(runs) {
@@ -330,6 +381,41 @@ func (x *explorer) agree(runs []*run) (*reference, error) {
 			len(ref.operations), len(seen), strings.Join(ref.skipped[:min(10, len(ref.skipped))], "\n\t"))
 	}
 	return ref, nil
+}
+
+// mask masks the paths whose values differ from those of another run without faults.
+func (ref *reference) mask(rests []checkpoint) {
+	for n, rest := range rests {
+		union := maps.Clone(rest.state)
+		maps.Copy(union, ref.rests[n].state)
+		for path := range union {
+			if rest.state[path] != ref.rests[n].state[path] {
+				ref.masked[strconv.Itoa(n)+" "+path] = true
+			}
+		}
+	}
+}
+
+// apartTime is the time between the beginnings of two runs without faults, so that a value that depends
+// on the second differs in some of them.
+const apartTime = 350 * time.Millisecond
+
+// userObjects returns an error if the script does not create an object of Scenario.UserObjects.
+func (x *explorer) userObjects(runs []*run) error {
+	created := map[string]bool{}
+	for _, r := range runs {
+		r.mu.Lock()
+		for key := range r.wrote {
+			created[key.resource+"/"+r.maskLocked(key.name)] = true
+		}
+		r.mu.Unlock()
+	}
+	for _, name := range x.scenario.UserObjects {
+		if !created[name] {
+			return fmt.Errorf("Scenario.UserObjects has %q, which the script does not create: use names of %q", name, slices.Sorted(maps.Keys(created)))
+		}
+	}
+	return nil
 }
 
 // try makes one run. Violations are its findings; an error means that the exploration
@@ -356,6 +442,9 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 	x.plans[r.id] = chosen
 	x.mu.Unlock()
 	r.accept()
+	if _, doubtful := r.doubtful(); doubtful {
+		return r, nil // the observer may not have seen all events
+	}
 	whole := !r.failed()
 	r.checkInvariants()
 	if ref != nil && whole {
@@ -369,11 +458,17 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 // renewed when it has run a number of plans, because it keeps their objects in memory.
 func (x *explorer) all(ctx context.Context, ref *reference, fixed []plan) (err error) {
 	began := time.Now()
-	source := x.source(ref, fixed, began)
+	source := x.source(ref, fixed)
+	running := ctx
+	if !x.end.IsZero() {
+		var cancel context.CancelFunc
+		running, cancel = context.WithDeadline(ctx, x.end)
+		defer cancel()
+	}
 	done := make(chan struct{})
 	var progress sync.WaitGroup
 	progress.Go(func() { x.progress(began, done) })
-	for err == nil && x.some(ctx, source, ref, began) {
+	for err == nil && x.some(running, source, ref, began) {
 		if err = x.disconnect(); err == nil {
 			x.disconnect = func() error { return nil }
 			err = x.connect(ctx)
@@ -382,8 +477,10 @@ func (x *explorer) all(ctx context.Context, ref *reference, fixed []plan) (err e
 	close(done)
 	progress.Wait()
 	x.report.Duration = time.Since(began)
-	x.report.Complete = source.complete()
+	x.report.Complete = x.report.Ran == x.report.Enumerated
 	slices.Sort(x.report.Invalid)
+	slices.Sort(x.report.Unjudged)
+	slices.Sort(x.report.Passed)
 	return err
 }
 
@@ -428,30 +525,37 @@ func (x *explorer) tooEarly(step string, p plan, diff difference) {
 	}
 }
 
+// reordered stores that a list had the same elements as without faults, in another order.
+func (x *explorer) reordered(list string, p plan) {
+	what := numbers.ReplaceAllString(list, "N")
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.orders[what] && len(x.orders) < explained {
+		x.orders[what] = true
+		x.report.Reordered = append(x.report.Reordered, fmt.Sprintf("%s, first under %s", list, p))
+	}
+}
+
 // A source returns the plans of an exploration.
 type source struct {
 	x     *explorer
-	end   time.Time // zero: no bound
-	first []plan    // to begin random plans with
+	first []plan // to begin random plans with
 
 	mu    sync.Mutex
 	queue []plan
 	rng   *rand.Rand
-	cut   bool
 }
 
-func (x *explorer) source(ref *reference, fixed []plan, began time.Time) *source {
+func (x *explorer) source(ref *reference, fixed []plan) *source {
 	s := &source{x: x, queue: fixed, rng: rand.New(rand.NewPCG(x.options.Seed, 0))}
-	if x.options.Budget > 0 {
-		s.end = began.Add(x.options.Budget)
-	}
 	if fixed == nil {
 		s.queue = x.single(ref)
 		s.rng.Shuffle(len(s.queue), func(a, b int) { s.queue[a], s.queue[b] = s.queue[b], s.queue[a] })
 		s.first = s.queue
-		if n := x.options.Sample; n > 0 && n < len(s.queue) {
-			s.queue, s.cut = s.queue[:n], true
-		}
+	}
+	x.report.Enumerated = len(s.queue)
+	if n := x.options.Sample; fixed == nil && n > 0 && n < len(s.queue) {
+		s.queue = s.queue[:n]
 	}
 	return s
 }
@@ -462,23 +566,23 @@ func (s *source) next() plan {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case !s.end.IsZero() && !time.Now().Before(s.end):
-		s.cut = s.cut || len(s.queue) > 0
+	case s.x.expires():
 		return nil
 	case len(s.queue) > 0:
 		p := s.queue[0]
 		s.queue = s.queue[1:]
 		return p
-	case s.end.IsZero() || len(s.first) == 0:
+	case s.x.end.IsZero() || len(s.first) == 0:
 		return nil
 	}
 	return s.x.longer(s.first[s.rng.IntN(len(s.first))], s.rng)
 }
 
-func (s *source) complete() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.queue) == 0 && !s.cut
+// expires reports whether a run that begins now would, as a rule, end after the budget.
+func (x *explorer) expires() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return !x.end.IsZero() && !time.Now().Add(x.typical).Before(x.end)
 }
 
 // progress logs the counts every ten seconds.

@@ -133,7 +133,7 @@ func TestTravels(t *testing.T) {
 // sense.
 func TestInjections(t *testing.T) {
 	x := &explorer{scenario: Scenario{Script: make([]Step, 2)}, dependent: map[int]bool{}}
-	op := operation{id: "update configmaps a#1", write: true, resource: "configmaps", users: []string{"configmaps/a"}, watched: []string{"configmaps", "secrets"}}
+	op := operation{id: "update configmaps a#1", write: true, conditional: true, resource: "configmaps", users: []string{"configmaps/a"}, watched: []string{"configmaps", "secrets"}}
 	read := operation{id: "get configmaps a#1", users: op.users, watched: op.watched}
 	call := operation{id: "external create a#1", write: true, external: true, users: op.users, watched: op.watched}
 	count := func(kind Kind, op operation) int {
@@ -166,6 +166,11 @@ func TestInjections(t *testing.T) {
 			t.Errorf("%s: %v, want %v", kind, got, want)
 		}
 	}
+	blind := op
+	blind.conditional = false
+	if count(Conflict, blind) != 0 {
+		t.Errorf("%s at a write without a resource version", Conflict)
+	}
 	last := op
 	last.step = 1
 	if count(NextStep, last) != 0 {
@@ -185,7 +190,7 @@ func TestInjections(t *testing.T) {
 // exploration's kinds at that operation.
 func TestChosenFaults(t *testing.T) {
 	x := &explorer{options: Options{Faults: []Kind{Conflict, Timeout}}}
-	write := operation{id: "update configmaps a#1", write: true, resource: "configmaps"}
+	write := operation{id: "update configmaps a#1", write: true, conditional: true, resource: "configmaps"}
 	read := operation{id: "get configmaps a#1"}
 	chosen := map[string]bool{}
 	for seed := range uint64(20) {
@@ -239,7 +244,7 @@ func TestInterfereAfterCrash(t *testing.T) {
 	r.owned = map[objectKey]*unstructured.Unstructured{{"configmaps", "ct-1", "a"}: {}}
 	i := &incarnation{run: r}
 	i.ctx, i.cancel = context.WithCancel(t.Context())
-	f, possible := i.injectLocked(injection{kind: UserDelete, about: "configmaps/a"})
+	f, possible := i.injectLocked(injection{kind: UserDelete, about: "configmaps/a"}, operation{})
 	if !possible {
 		t.Fatal("the fault cannot happen")
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // A group is the failing plans with the same kind of finding and the same families of
-// faults, which one defect causes as a rule.
+// faults, which one defect causes as a rule. The report joins groups that share an operation.
 type group struct {
 	Failure                    // of the best plan
 	shape   plan               // the best plan
@@ -95,8 +95,8 @@ func (x *explorer) failures() []Failure {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	all := []Failure{}
-	for _, key := range slices.Sorted(maps.Keys(x.groups)) {
-		f := x.groups[key].all()
+	for _, g := range x.causesLocked() {
+		f := g.all()
 		f.Plans = slices.SortedFunc(slices.Values(f.Plans), func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 		f.Plans = slices.Compact(f.Plans)
 		all = append(all, f)
@@ -105,6 +105,70 @@ func (x *explorer) failures() []Failure {
 		return cmp.Or(cmp.Compare(a.section(), b.section()), cmp.Compare(len(b.Plans), len(a.Plans)))
 	})
 	return all
+}
+
+// causesLocked joins the groups with the same kind of finding that share an operation: one wrong write
+// shows under each family of faults.
+func (x *explorer) causesLocked() []*group {
+	var causes []*group
+	for _, key := range slices.Sorted(maps.Keys(x.groups)) {
+		joined := x.groups[key].clone()
+		for n := 0; n < len(causes); {
+			if c := causes[n]; c.first().key() == joined.first().key() && c.shares(joined) {
+				c.join(joined)
+				joined, causes = c, slices.Delete(causes, n, n+1)
+				n = 0 // the joined group can share an operation with an earlier one
+				continue
+			}
+			n++
+		}
+		causes = append(causes, joined)
+	}
+	return causes
+}
+
+func (g *group) clone() *group {
+	c := *g
+	c.Plans, c.others = slices.Clone(g.Plans), maps.Clone(g.others)
+	return &c
+}
+
+// shares reports whether plans of two groups have a fault at the same operation.
+func (g *group) shares(with *group) bool {
+	operations := g.operations()
+	for signature := range with.operations() {
+		if operations[signature] {
+			return true
+		}
+	}
+	return false
+}
+
+// operations returns the operations of the plans, without their numbers.
+func (g *group) operations() map[string]bool {
+	all := map[string]bool{}
+	for _, text := range g.Plans {
+		p, _ := parsePlan(text) // "" is the plan without faults
+		for _, j := range p {
+			all[signatureOf(j.at)] = true
+		}
+	}
+	return all
+}
+
+// join adds the plans and findings of another group.
+func (g *group) join(other *group) {
+	plans, first, others := append(g.Plans, other.Plans...), min(g.First, other.First), other.others
+	if better(other.Failure, other.shape, g) {
+		others = g.others
+		g.Failure, g.shape, g.others = other.Failure, other.shape, other.others
+	}
+	g.Plans, g.First = plans, first
+	for key, f := range others {
+		if _, ok := g.others[key]; !ok {
+			g.others[key] = f
+		}
+	}
 }
 
 // all returns the failure of the best plan with the findings that only other plans have.

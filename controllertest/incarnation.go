@@ -261,7 +261,8 @@ func (i *incarnation) faultOf(op *fault.Op) fault.Fault {
 	if op.IsWrite() {
 		r.observesLocked(op)
 	}
-	o := operation{write: op.IsWrite(), resource: op.Resource}
+	o := operation{write: op.IsWrite(), resource: op.Resource, object: objectKey{op.Resource, op.Namespace, op.Name}}
+	o.conditional = o.write && conditional(op)
 	return i.operateLocked(o, r.signatureLocked(op))
 }
 
@@ -278,6 +279,7 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 	if o.write {
 		i.writes()
 		r.lastWrite = time.Now()
+		r.wrotes++
 		r.writes = append(r.writes[max(0, len(r.writes)-4):], o.id)
 		r.touchLocked()
 	}
@@ -291,7 +293,7 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 		travel = j.kind == TimeTravel && j.from == o.id
 		if j.at == o.id {
 			var possible bool
-			if f, possible = i.injectLocked(j); possible {
+			if f, possible = i.injectLocked(j, o); possible {
 				if j.kind == CommitThen503 {
 					r.repeated, r.repeats = time.Now().Add(commitRetry+holdTime), signature
 				}

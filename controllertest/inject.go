@@ -65,7 +65,7 @@ const (
 
 // injectLocked returns the fault of an operation for an injection of the plan. It reports
 // whether the fault can happen now.
-func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
+func (i *incarnation) injectLocked(j injection, o operation) (f fault.Fault, possible bool) {
 	r := i.run
 	if j.kind.scope() == watchedResource && j.kind != TimeTravel && j.kind != NoBookmark && i.Watches()[j.about] == 0 {
 		return f, false
@@ -97,7 +97,10 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	case Truncated:
 		f.Truncate = true
 	case Conflict:
-		f.Response = status(http.StatusConflict, metav1.StatusReasonConflict, 0)
+		if !o.conditional {
+			return f, false
+		}
+		f.Before = func() { apart(func() { r.contend(o.object) }) }
 	case Forbidden:
 		f.Response = status(http.StatusForbidden, metav1.StatusReasonForbidden, 0)
 	case Invalid:

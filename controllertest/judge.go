@@ -2,10 +2,12 @@ package controllertest
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,13 +37,21 @@ func (r *run) judge(ref *reference) {
 		if have.repeats || have.hurried || !r.comparable(n, ref) {
 			continue
 		}
+		for path, order := range have.state {
+			now, is := order.(orderOf)
+			without, was := ref.rests[n].state[path].(orderOf)
+			if is && was && now.set == without.set && now.order != without.order && !ref.masked[strconv.Itoa(n)+" "+path] {
+				r.x.reordered(strings.TrimSuffix(path, inOrder), r.plan)
+			}
+		}
 		// Each field is a finding of its own, and an object that is absent or surplus is one, so
 		// that each can be accepted and confirmed.
 		for diff := differences(ref.rests[n].state, have.state, ref.masked, n, maxDifferences); len(diff) > 0; {
 			object, field := about(diff[0])
 			end := 1
 			for ; end < len(diff); end++ {
-				if o, f := about(diff[end]); o != object || f != field && field != existence {
+				// The elements of a list are one field.
+				if o, f := about(diff[end]); o != object || numbers.ReplaceAllString(f, "N") != numbers.ReplaceAllString(field, "N") && field != existence {
 					break
 				}
 			}
@@ -200,7 +210,7 @@ func (r *run) normalizeLocked(s *State) map[string]any {
 	resources := map[string][]string{}
 	for _, c := range s.cloud {
 		name := "cloud/" + masks(c.Name)
-		resources[name] = append(resources[name], masks(text(c.Tags)))
+		resources[name] = append(resources[name], masks(maskTimes(text(c.Tags))))
 	}
 	for name, tags := range resources {
 		slices.Sort(tags)
@@ -250,7 +260,7 @@ func (r *run) masksLocked(s *State) func(string) string {
 func (r *run) objectsLocked(s *State, masks func(string) string) map[string][]map[string]any {
 	byName := map[string][]map[string]any{}
 	for key, obj := range s.objects {
-		if rubbish(key) || r.world.hasCreatedLocked(obj) {
+		if r.rubbishLocked(key) || r.world.hasCreatedLocked(obj) {
 			continue
 		}
 		o := obj.DeepCopy()
@@ -291,33 +301,113 @@ func flatten(path string, v any, generation int64, masks func(string) string, in
 			flatten(path+"."+masks(k), inner, generation, masks, into)
 		}
 	case []any:
-		seen := map[string]int{}
-		for n, inner := range v {
-			// Elements with a name are compared by name.
-			index := strconv.Itoa(n)
-			if m, ok := inner.(map[string]any); ok {
-				for _, key := range []string{"type", "name", "uid"} {
-					if s, ok := m[key].(string); ok {
-						index = masks(s)
-						break
-					}
-				}
-			}
-			if seen[index]++; seen[index] > 1 {
-				index += fmt.Sprintf(" (%d)", seen[index]) // paths are unique
-			}
-			flatten(path+"["+index+"]", inner, generation, masks, into)
-		}
+		flattenList(path, v, generation, masks, into)
 	case string:
+		into[path] = masks(maskTimes(v))
+	case int64, float64:
 		// Two runs may have the same time by chance.
-		if _, err := time.Parse(time.RFC3339, v); err == nil {
-			v = "<time>"
+		if s := fmt.Sprint(v); maskTimes(s) != s {
+			into[path] = theTime
+			return
 		}
-		into[path] = masks(v)
+		into[path] = v
 	default:
 		into[path] = v
 	}
 }
+
+// flattenList lists the leaves of a list. Elements with a name are compared by name. The others
+// are compared as a set, and their order apart, because most controllers list in the order of a map or
+// a cache.
+func flattenList(path string, list []any, generation int64, masks func(string) string, into map[string]any) {
+	type element struct {
+		text   string
+		leaves map[string]any
+	}
+	var set []element
+	scalars := true
+	seen := map[string]int{}
+	for _, inner := range list {
+		leaves := map[string]any{}
+		flatten("", inner, generation, masks, leaves)
+		name := ""
+		if m, ok := inner.(map[string]any); ok {
+			scalars = false
+			for _, key := range []string{"type", "name", "uid"} {
+				if s, ok := m[key].(string); ok {
+					name = masks(s)
+					break
+				}
+			}
+		}
+		if name == "" {
+			_, nested := inner.([]any)
+			scalars = scalars && !nested
+			set = append(set, element{text(leaves), leaves})
+			continue
+		}
+		if seen[name]++; seen[name] > 1 {
+			name += fmt.Sprintf(" (%d)", seen[name]) // paths are unique
+		}
+		for leaf, v := range leaves {
+			into[path+"["+name+"]"+leaf] = v
+		}
+	}
+	if len(set) == 0 {
+		return
+	}
+	var order []string
+	for _, e := range set {
+		order = append(order, e.text)
+	}
+	slices.SortFunc(set, func(a, b element) int { return strings.Compare(a.text, b.text) })
+	into[path+inOrder] = orderOf{digest(slices.Sorted(slices.Values(order))), digest(order)}
+	if scalars { // one field, because a surplus element would shift all others
+		var values []any
+		for _, e := range set {
+			values = append(values, e.leaves[""])
+		}
+		into[path] = text(values)
+		return
+	}
+	for n, e := range set {
+		for leaf, v := range e.leaves {
+			into[fmt.Sprintf("%s[%d]%s", path, n, leaf)] = v
+		}
+	}
+}
+
+// orderOf is the order of a list. Two lists with the same elements have equal sets.
+type orderOf struct{ set, order [sha256.Size]byte }
+
+func digest(texts []string) [sha256.Size]byte { return sha256.Sum256([]byte(text(texts))) }
+
+// inOrder is the end of the path of the order of a list. A different order is no finding.
+const inOrder = " in order"
+
+// maskTimes replaces times in a text: those of RFC 3339, and Unix times of about now.
+func maskTimes(s string) string {
+	if len(s) < len("1700000000") {
+		return s
+	}
+	return times.ReplaceAllStringFunc(s, func(s string) string {
+		if n, err := strconv.ParseInt(s, 10, 64); err == nil {
+			for ; n >= 1e12; n /= 1000 { // milliseconds and less
+			}
+			if about := time.Since(time.Unix(n, 0)); about.Abs() > aboutNow {
+				return s
+			}
+		}
+		return theTime
+	})
+}
+
+const (
+	theTime  = "<time>"
+	aboutNow = 400 * 24 * time.Hour
+)
+
+var times = regexp.MustCompile(`\b(?:[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:Z|[+-][0-9]{2}:[0-9]{2})|[0-9]{10}(?:[0-9]{3}){0,3})\b`)
 
 const (
 	maxDifferences   = 2_000 // that are found
@@ -330,7 +420,7 @@ func differences(want, have map[string]any, masked map[string]bool, rest, limit 
 	union := maps.Clone(want)
 	maps.Copy(union, have)
 	for _, path := range slices.Sorted(maps.Keys(union)) {
-		if masked[strconv.Itoa(rest)+" "+path] || reflect.DeepEqual(want[path], have[path]) {
+		if masked[strconv.Itoa(rest)+" "+path] || strings.HasSuffix(path, inOrder) || reflect.DeepEqual(want[path], have[path]) {
 			continue
 		}
 		w, inWant := want[path]

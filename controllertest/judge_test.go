@@ -2,6 +2,7 @@ package controllertest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -188,6 +189,46 @@ func TestManyDifferences(t *testing.T) {
 	}
 }
 
+// TestReordered holds that a list in another order is no finding and is reported once.
+func TestReordered(t *testing.T) {
+	r := quietRun(Scenario{}, "ns")
+	r.x.report, r.x.orders = &Report{}, map[string]bool{}
+	p, err := parsePlan("slow@update endpoints web#1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.plan = p
+	flat := func(list ...any) map[string]any {
+		state := map[string]any{}
+		flattenList("endpoints/web .subsets[0].addresses", list, 0, func(s string) string { return s }, state)
+		return state
+	}
+	ref := &reference{rests: []checkpoint{{state: flat("1", "2")}}, masked: map[string]bool{}}
+	for _, state := range []map[string]any{flat("1", "2"), flat("2", "1"), flat("2", "1")} {
+		r.rests = []checkpoint{{state: state}}
+		r.judge(ref)
+	}
+	if len(r.findings) > 0 {
+		t.Errorf("findings: %v", r.findings)
+	}
+	want := "endpoints/web .subsets[0].addresses, first under slow@update endpoints web#1"
+	if !slices.Equal(r.x.report.Reordered, []string{want}) || !strings.Contains(r.x.report.String(), "in another order than without faults: "+want+"\n") {
+		t.Errorf("reordered: %q", r.x.report.Reordered)
+	}
+	r.rests = []checkpoint{{state: flat("2", "3")}}
+	r.judge(ref)
+	if len(r.findings) != 1 || len(r.x.report.Reordered) != 1 {
+		t.Errorf("of other elements: findings %v, reordered %q", r.findings, r.x.report.Reordered)
+	}
+	ref.masked["0 endpoints/web .subsets[0].addresses"+inOrder] = true // it varies without faults
+	r.x.orders = map[string]bool{}
+	r.rests = []checkpoint{{state: flat("2", "1")}}
+	r.judge(ref)
+	if len(r.x.report.Reordered) != 1 {
+		t.Errorf("an order that varies without faults: %q", r.x.report.Reordered)
+	}
+}
+
 // TestAgree holds what becomes of runs without faults that are not alike.
 func TestAgree(t *testing.T) {
 	of := func(ids []string, states ...map[string]any) *run {
@@ -205,7 +246,7 @@ func TestAgree(t *testing.T) {
 		of([]string{"a#1", "b#1", "c#1"}, map[string]any{"k": "1", "l": "1"}),
 		of([]string{"b#1", "a#1"}, map[string]any{"k": "1", "l": "2"}),
 		of([]string{"a#1", "b#1", "d#1"}, map[string]any{"k": "1", "m": "3"}),
-	})
+	}, of([]string{"z#1"}, map[string]any{"k": "1", "n": "4"})) // began earlier
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,10 +260,10 @@ func TestAgree(t *testing.T) {
 	if diff := cmp.Diff([]string{"c#1", "d#1"}, ref.skipped); diff != "" {
 		t.Errorf("skipped (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]bool{"0 l": true, "0 m": true}, ref.masked); diff != "" {
+	if diff := cmp.Diff(map[string]bool{"0 l": true, "0 m": true, "0 n": true}, ref.masked); diff != "" {
 		t.Errorf("masked (-want +got):\n%s", diff)
 	}
-	if _, err := x.agree([]*run{of([]string{"a#1"}), of([]string{"b#1"}), of([]string{"c#1"})}); err == nil || !strings.Contains(err.Error(), "give objects fixed names") || !strings.Contains(err.Error(), "a#1") {
+	if _, err := x.agree([]*run{of([]string{"a#1"}), of([]string{"b#1"}), of([]string{"c#1"})}, of(nil)); err == nil || !strings.Contains(err.Error(), "give objects fixed names") || !strings.Contains(err.Error(), "a#1") {
 		t.Errorf("runs that have nothing in common: %v", err)
 	}
 	one := map[string]any{"k": "1"}
@@ -230,7 +271,7 @@ func TestAgree(t *testing.T) {
 		{of([]string{"a#1"}, one), of([]string{"a#1"}, one, one), of([]string{"a#1"}, one)},
 		{of([]string{"a#1"}, one, one), of([]string{"a#1"}, one), of([]string{"a#1"}, one)},
 	} {
-		if _, err := x.agree(runs); err == nil || !strings.Contains(err.Error(), "steps") {
+		if _, err := x.agree(runs, runs[0]); err == nil || !strings.Contains(err.Error(), "steps") {
 			t.Errorf("runs with unlike numbers of steps: %v", err)
 		}
 	}

@@ -22,7 +22,7 @@ const (
 
 	// Responses of the API server or a proxy. The operation has no effect, except with
 	// CommitThen503.
-	Conflict        Kind = "409"
+	Conflict        Kind = "409" // another writer changes the object right before the operation, which has a resourceVersion
 	Forbidden       Kind = "403"
 	Invalid         Kind = "422"
 	TooManyRequests Kind = "429"        // with Retry-After: 1

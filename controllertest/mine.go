@@ -88,22 +88,29 @@ func ofObject(line []byte) bool {
 // withoutOthers returns a transport that removes the objects of other runs from watches and
 // lists. Runs side by side otherwise decode each other's events, which took half of the
 // processor time of 64 controllers that watch all namespaces. other reports whether the
-// object of these names belongs to another run; its text then contains prefix. Responses
-// other than JSON are unchanged.
-func withoutOthers(prefix []byte, other func(namespace, name string) bool) func(http.RoundTripper) http.RoundTripper {
+// object of these names belongs to another run, and may whether a text can be about one.
+// Responses other than JSON are unchanged.
+func withoutOthers(may func(text []byte) bool, other func(namespace, name string) bool) func(http.RoundTripper) http.RoundTripper {
 	watches := onlyMine(func(line []byte) bool {
-		if !bytes.Contains(line, prefix) {
+		if !may(line) {
 			return true
 		}
-		if names := builtIn.FindSubmatch(line[:min(len(line), 1<<10)]); names != nil {
-			return !other(string(names[2]), string(names[1]))
-		}
-		var event struct{ Object named }
-		return json.Unmarshal(line, &event) != nil || !other(event.Object.Metadata.Namespace, event.Object.Metadata.Name)
+		namespace, name, ok := namesOf(line)
+		return !ok || !other(namespace, name)
 	})
 	return func(next http.RoundTripper) http.RoundTripper {
-		return othersTransport{next: watches(next), prefix: prefix, other: other}
+		return othersTransport{next: watches(next), may: may, other: other}
 	}
+}
+
+// namesOf returns the names of the object of an event.
+func namesOf(event []byte) (namespace, name string, ok bool) {
+	if names := builtIn.FindSubmatch(event[:min(len(event), 1<<10)]); names != nil {
+		return string(names[2]), string(names[1]), true
+	}
+	var of struct{ Object named }
+	ok = json.Unmarshal(event, &of) == nil
+	return of.Object.Metadata.Namespace, of.Object.Metadata.Name, ok
 }
 
 // named has the names of an object.
@@ -116,9 +123,9 @@ type named struct {
 var builtIn = regexp.MustCompile(`^{"type":"[A-Z]+","object":{"kind":"\w+","apiVersion":"[\w./-]+","metadata":{"name":"([^"\\]*)"(?:,"generateName":"[^"\\]*")?(?:,"namespace":"([^"\\]*)")?,"uid"`)
 
 type othersTransport struct {
-	next   http.RoundTripper
-	prefix []byte
-	other  func(namespace, name string) bool
+	next  http.RoundTripper
+	may   func(text []byte) bool
+	other func(namespace, name string) bool
 }
 
 func (t othersTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
@@ -141,7 +148,7 @@ func (t othersTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // list returns a list without the objects of other runs, and any other text as it is.
 func (t othersTransport) list(data []byte) []byte {
-	if !bytes.Contains(data, t.prefix) {
+	if !t.may(data) {
 		return data
 	}
 	var list map[string]json.RawMessage

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"regexp"
 	"runtime/pprof"
 	"slices"
@@ -22,8 +23,9 @@ import (
 )
 
 // An observer watches the cluster without faults, each resource once for all runs. An object belongs to the run whose namespace its
-// namespace or its name contains. A cluster-scoped object of another name belongs to
-// the run that creates it.
+// namespace or its name contains. A cluster-scoped object of another name, such as one with the uid
+// of an object, belongs to the run whose client creates it. The observer knows that before the API
+// server has the request, so no watch is earlier.
 type observer struct {
 	dyn    dynamic.Interface
 	ctx    context.Context
@@ -36,6 +38,13 @@ type observer struct {
 	types   map[string]*observed
 	claims  map[objectKey]*run // cluster-scoped objects whose names do not contain their run's namespace
 	created map[types.UID]bool // the claimed objects that a run has created
+	named   map[string]maker   // the same, and those that a run may have created, by name; also of ended runs
+}
+
+// A maker is the run that creates an object.
+type maker struct {
+	namespace string // of the run
+	made      bool   // the object did not exist before
 }
 
 // An observed resource.
@@ -48,27 +57,68 @@ type observed struct {
 func newObserver(ctx context.Context, prefix string) *observer {
 	return &observer{
 		ctx: ctx, prefix: []byte(prefix), mine: regexp.MustCompile(regexp.QuoteMeta(prefix) + `-\d+`),
-		runs: map[string]*run{}, types: map[string]*observed{}, claims: map[objectKey]*run{}, created: map[types.UID]bool{},
+		runs: map[string]*run{}, types: map[string]*observed{}, claims: map[objectKey]*run{}, created: map[types.UID]bool{}, named: map[string]maker{},
 	}
 }
 
-// claim stores that a run is about to write an object. A watch can deliver the object
-// before the response arrives.
+// claim stores that a run is about to write a cluster-scoped object. A watch can deliver the object
+// before the response arrives. The error names the cure if the write would disturb another run.
 func (o *observer) claim(r *run, op *fault.Op) error {
-	if op.Verb != "create" && op.Verb != "apply" || op.Namespace != "" || op.Subresource != "" || unobserved(op.Resource) || o.mine.MatchString(op.Name) {
+	if op.Namespace != "" || unobserved(op.Resource) {
 		return nil
 	}
 	key := objectKey{resource: op.Resource, name: op.Name}
-	if op.Generated {
+	own := r.env.Namespace
+	creates := (op.Verb == "create" || op.Verb == "apply") && op.Subresource == ""
+	prefixed := o.mine.FindString(op.Name)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch of := cmp.Or(prefixed, o.named[op.Name].namespace); {
+	case op.Verb == "deletecollection" && r.x.options.Parallel != 1:
+		return fmt.Errorf("a request deletes a collection of %s, in which other runs have objects: delete single objects, or set Options.Parallel to 1", op.Resource)
+	case creates && prefixed == "" && op.Generated:
 		return fmt.Errorf("%s has a generated name, so its run is unknown: let metadata.generateName contain the namespace of the run", key)
+	case creates && o.claims[key] != nil && o.claims[key] != r:
+		return fmt.Errorf("%s is written by two runs at once: let its name contain the namespace of the run or the uid of an object, or set Options.Parallel to 1", key)
+	case !creates && of != "" && of != own && o.runs[of] != nil:
+		return fmt.Errorf("%s belongs to another run at the same time, and this run sends %s: let the controller write only objects that it has read by its configuration, or set Options.Parallel to 1", key, op.Verb)
+	}
+	if creates && prefixed == "" {
+		o.claims[key] = r
+		o.named[op.Name] = maker{own, o.named[op.Name] == maker{own, true}}
+	}
+	return nil
+}
+
+// answered stores whether a run has created a claimed object. An object that existed before is of no
+// run, so all see it.
+func (o *observer) answered(r *run, op *fault.Op, status int) {
+	if op.Verb != "create" && op.Verb != "apply" || op.Namespace != "" || op.Subresource != "" {
+		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if other := o.claims[key]; other != nil && other != r {
-		return fmt.Errorf("%s is written by two runs at once: let its name contain the namespace of the run or the uid of an object, or set Options.Parallel to 1", key)
+	switch m, ok := o.named[op.Name]; {
+	case !ok || m.namespace != r.env.Namespace:
+	case status == http.StatusCreated:
+		o.named[op.Name] = maker{m.namespace, true}
+	case !m.made:
+		delete(o.named, op.Name)
 	}
-	o.claims[key] = r
-	return nil
+}
+
+// appeared stores that a claimed object did not exist before, also if its creator has not seen the
+// response.
+func (o *observer) appeared(resource string, obj *unstructured.Unstructured) {
+	if obj.GetNamespace() != "" || o.mine.MatchString(obj.GetName()) {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if r := o.claims[objectKey{resource: resource, name: obj.GetName()}]; r != nil {
+		o.named[obj.GetName()] = maker{r.env.Namespace, true}
+		o.created[obj.GetUID()] = true
+	}
 }
 
 // wants reports whether an event, as text, can be about an object of a run.
@@ -78,18 +128,43 @@ func (o *observer) wants(event []byte) bool {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for key := range o.claims {
-		if bytes.Contains(event, []byte(key.name)) {
+	if len(o.named)+len(o.claims) == 0 {
+		return false
+	}
+	namespace, name, ok := namesOf(event)
+	if !ok || namespace != "" {
+		return !ok
+	}
+	if _, ok := o.named[name]; ok {
+		return true
+	}
+	for key := range o.claims { // of objects that existed before
+		if key.name == name {
 			return true
 		}
 	}
 	return false
 }
 
+// mayBeOthers reports whether a text can be about an object of a run.
+func (o *observer) mayBeOthers(text []byte) bool {
+	if bytes.Contains(text, o.prefix) {
+		return true
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.named) > 0
+}
+
 // other reports whether an object belongs to another run than that of the namespace.
 func (o *observer) other(own string) func(namespace, name string) bool {
 	return func(namespace, name string) bool {
 		found := cmp.Or(o.mine.FindString(namespace), o.mine.FindString(name))
+		if found == "" && namespace == "" {
+			o.mu.Lock()
+			found = o.named[name].namespace
+			o.mu.Unlock()
+		}
 		return found != "" && found != own
 	}
 }
@@ -133,6 +208,9 @@ func (o *observer) watch(name string, t *observed) {
 		}
 		switch event.Type {
 		case watch.Added, watch.Modified, watch.Deleted:
+			if event.Type == watch.Added && !event.Synthetic {
+				o.appeared(name, event.Object)
+			}
 			if event.Synthetic && synced {
 				listed = append(listed, event)
 			} else if r := o.runOf(name, event.Object); r != nil {

@@ -23,13 +23,15 @@ import (
 // an external call. Runs of one script make operations in different orders and numbers,
 // so an operation is named by its signature and the number of equal ones before it.
 type operation struct {
-	id       string // signature#occurrence
-	write    bool
-	external bool
-	resource string // of a write or a read; "" if external
-	step     int
-	users    []string // objects of the user that existed
-	watched  []string // resources that the process watched
+	id          string // signature#occurrence
+	write       bool
+	external    bool
+	conditional bool      // on a resource version
+	object      objectKey // empty if external
+	resource    string    // of a write or a read; "" if external
+	step        int
+	users       []string // objects of the user that existed
+	watched     []string // resources that the process watched
 }
 
 // signatureLocked returns the effect of a request: verb, resource, masked name and changed

@@ -83,6 +83,14 @@ func parsePlan(text string) (plan, error) {
 	return p, nil
 }
 
+// signatureOf returns an operation without its number.
+func signatureOf(at string) string {
+	if n := strings.LastIndexByte(at, '#'); n >= 0 {
+		return at[:n]
+	}
+	return at
+}
+
 func (p plan) has(kind Kind) bool {
 	return slices.ContainsFunc(p, func(j injection) bool { return j.kind == kind })
 }
@@ -109,7 +117,9 @@ func (k Kind) scope() scope {
 // fits reports whether a fault of the kind can have an effect at an operation.
 func (k Kind) fits(op operation) bool {
 	switch k {
-	case Conflict, Forbidden, Invalid, TooManyRequests, Unavailable, CommitThen503, Slow, ResetConns:
+	case Conflict:
+		return op.write && op.conditional
+	case Forbidden, Invalid, TooManyRequests, Unavailable, CommitThen503, Slow, ResetConns:
 		return op.write && !op.external
 	case InternalError, Timeout, Truncated:
 		return !op.external

@@ -33,7 +33,7 @@ type Finding struct {
 }
 
 // A Failure is a group of failing plans with the same oracle, resource and field in their
-// first finding, and the same family of faults. It shows the simplest plan, and the findings
+// first finding, and the same family of faults or a common operation. It shows the simplest plan, and the findings
 // that only other plans of the group have.
 type Failure struct {
 	Plan     string        // in the form of Options.Plans; "" for a run without faults
@@ -53,12 +53,17 @@ type Report struct {
 	Plans      int            // the number of plans that ran
 	Valid      int            // the number of plans whose faults all happened
 	Invalid    []string       // plans with a fault that did not happen
+	Unjudged   []string       // plans whose outcome the controller did not decide, such as on a busy machine, each with the reason
+	Passed     []string       // valid plans without a finding
+	Enumerated int            // the number of plans with one fault, or of Options.Plans
+	Ran        int            // how many of them ran
 	TooEarly   []string       // steps after which Converged accepted a state before the runs without faults would, and the fields that it does not check
+	Reordered  []string       // lists with the same elements as without faults in another order, which is no finding
 	Failures   []Failure      // the confirmed ones first, then those with old lists, then the flaky ones
 	Accepted   map[string]int // plans by reason of Scenario.Accept
 	Kinds      map[Kind]Count // by the kind of the first fault
 	Duration   time.Duration  // of the plans, without the runs without faults
-	Complete   bool           // all enumerated plans ran
+	Complete   bool           // Ran is Enumerated
 }
 
 // Count counts the plans of a kind.
@@ -151,8 +156,11 @@ func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d plans in %v (%.1f a second): %d valid, %d failing, %d invalid", r.Scenario, r.Plans, r.Duration.Round(time.Millisecond),
 		float64(r.Plans)/max(r.Duration.Seconds(), 0.001), r.Valid, r.failing(), len(r.Invalid))
+	if len(r.Unjudged) > 0 {
+		fmt.Fprintf(&b, ", %d not judged", len(r.Unjudged))
+	}
 	if !r.Complete {
-		b.WriteString("; not all enumerated plans ran")
+		fmt.Fprintf(&b, "; %d of %d enumerated plans ran", r.Ran, r.Enumerated)
 	}
 	fmt.Fprintf(&b, "\n%d operations", len(r.Operations))
 	if len(r.Skipped) > 0 {
@@ -161,6 +169,12 @@ func (r *Report) String() string {
 	b.WriteString("\n")
 	for _, early := range r.TooEarly {
 		b.WriteString(early + "\n")
+	}
+	for _, list := range r.Reordered {
+		fmt.Fprintf(&b, "in another order than without faults: %s\n", list)
+	}
+	for _, unjudged := range r.Unjudged[:min(len(r.Unjudged), 5)] {
+		fmt.Fprintf(&b, "not judged: %s\n", unjudged)
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "first fault\tplans\tvalid\tfailing\n")

@@ -34,9 +34,17 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 		case err != nil:
 			return nil, []Finding{stopped(err)}
 		case changed == nil:
-			return nil, []Finding{r.restless(missing)}
+			return nil, r.unrested(missing)
 		}
 		state, err := r.list(ctx)
+		if err != nil && ctx.Err() == nil {
+			if !time.Now().Before(r.deadline()) {
+				r.doubt("the API server does not list the state: %v", err)
+				return nil, nil
+			}
+			_ = sleep(ctx, nil, r.x.options.QuietPeriod) // the end of an overload is no event
+			continue
+		}
 		if err == nil {
 			err = r.agrees(state)
 		}
@@ -47,7 +55,7 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 		select {
 		case <-changed: // meanwhile
 			if !time.Now().Before(r.deadline()) {
-				return nil, []Finding{r.restless(missing)}
+				return nil, r.unrested(missing)
 			}
 			continue
 		default:
@@ -65,17 +73,37 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 		case ctxErr != nil:
 			return nil, []Finding{stopped(ctxErr)}
 		case happens:
-		case errors.Is(err, errUnseen):
+		case errors.Is(err, errUnseen) && r.writesOn():
 			return nil, []Finding{r.restless(err)} // the writes do not end
+		case errors.Is(err, errUnseen):
+			r.doubt("the observer has not seen a write: %v", err)
+			return nil, nil
 		case differs:
+			if why, unjudged := r.unjudged(); unjudged {
+				r.doubt("%s; %v", why, err)
+				return nil, nil
+			}
 			r.mu.Lock()
 			r.differs = true // later steps differ too; judge reports it
 			r.mu.Unlock()
 			return state, nil
 		default:
+			if why, unjudged := r.unjudged(); unjudged {
+				r.doubt("%s; %v", why, err)
+				return nil, nil
+			}
 			return nil, []Finding{r.unconverged(err)}
 		}
 	}
+}
+
+// unrested is the finding of a cluster that does not come to rest, or none if that cannot be judged.
+func (r *run) unrested(missing error) []Finding {
+	if why, unjudged := r.unjudged(); unjudged {
+		r.doubt("%s", why)
+		return nil
+	}
+	return []Finding{r.restless(missing)}
 }
 
 // missing returns why a state is not the end.
@@ -463,6 +491,7 @@ func (r *run) touchLocked() {
 func (r *run) faultLocked() {
 	r.touchLocked()
 	r.lastFault = r.lastEvent
+	r.wrotes = 0
 	r.late.reset(r.lastFault)
 	r.slow.reset(r.lastFault)
 	r.stalled = r.x.stalls.sum()

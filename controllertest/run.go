@@ -2,10 +2,8 @@ package controllertest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -40,53 +38,58 @@ type run struct {
 	wg       sync.WaitGroup // restarts, ends of faults, the user of the plan
 	external sync.Mutex     // one external call at a time
 
-	mu        sync.Mutex
-	began     time.Time
-	over      bool
-	life      []*incarnation // the present ones, by replica
-	past      []*incarnation
-	restarts  int
-	pending   int           // running faults, steps and users
-	underway  int           // running writes and calls of the controller
-	lastEvent time.Time     // the time of the last event
-	lastFault time.Time     // when a step or a fault last began or ended
-	late      lateness      // of the observer, since then
-	slow      slowness      // of the API server, since then
-	stalled   time.Duration // stalls until then
-	repeated  time.Time     // when client-go has repeated the request of CommitThen503, at the latest
-	repeats   string        // the signature of that request
-	changed   chan struct{}
-	asked     bool // the controller has made a request
-	step      int
-	acted     int                       // the step of the user's last write
-	hurried   int                       // the step that began early, by NextStep
-	soon      bool                      // a step cannot begin early
-	next      int                       // the next fault of the plan
-	expired   map[string]uint64         // by resource: older versions cannot be watched from
-	old       map[string]string         // operation → resource version right before it, for time travel
-	counts    map[string]int            // by signature, since the last fault
-	generated map[string]string         // name → masked name
-	ids       map[string]string         // names of resources by the id that the cloud chose
-	uids      map[types.UID]objectKey   // of all objects that were seen
-	versions  map[string]map[string]any // objects by resource version
-	responses map[string]bool           // the resource versions of the run's own writes
-	bound     map[objectKey]bool        // the objects of its writes whose response has no version, such as a binding of a Pod
-	present   map[objectKey]*unstructured.Unstructured
-	history   []event
-	gaps      []gap                                    // in the history
-	owned     map[objectKey]*unstructured.Unstructured // created and not deleted by the user
-	wrote     map[objectKey]*unstructured.Unstructured // as the user would create it again
-	edited    map[objectKey]types.UID                  // by the plan's user
-	unwanted  map[objectKey]bool                       // deleted by the script
-	useless   bool                                     // the outcome does not depend on the controller
-	differs   bool                                     // from the runs without faults, after some step
-	writes    []string                                 // the controller's last ones, to name a loop
-	lastWrite time.Time                                // of the controller or the user
-	timeline  []moment
-	trace     []operation
-	findings  []Finding
-	accepted  []string // the reasons of Scenario.Accept
-	rests     []checkpoint
+	mu         sync.Mutex
+	began      time.Time
+	over       bool
+	life       []*incarnation // the present ones, by replica
+	past       []*incarnation
+	restarts   int
+	pending    int           // running faults, steps and users
+	underway   int           // running writes and calls of the controller
+	lastEvent  time.Time     // the time of the last event
+	lastFault  time.Time     // when a step or a fault last began or ended
+	late       lateness      // of the observer, since then
+	slow       slowness      // of the API server, since then
+	stalled    time.Duration // stalls until then
+	repeated   time.Time     // when client-go has repeated the request of CommitThen503, at the latest
+	repeats    string        // the signature of that request
+	changed    chan struct{}
+	asked      bool // the controller has made a request
+	step       int
+	acted      int                       // the step of the user's last write
+	hurried    int                       // the step that began early, by NextStep
+	soon       bool                      // a step cannot begin early
+	next       int                       // the next fault of the plan
+	expired    map[string]uint64         // by resource: older versions cannot be watched from
+	old        map[string]string         // operation → resource version right before it, for time travel
+	counts     map[string]int            // by signature, since the last fault
+	generated  map[string]string         // name → masked name
+	ids        map[string]string         // names of resources by the id that the cloud chose
+	uids       map[types.UID]objectKey   // of all objects that were seen
+	versions   map[string]map[string]any // objects by resource version
+	responses  map[string]bool           // the resource versions of the run's own writes
+	touched    map[objectKey]bool        // the objects of byCluster that a client of the run writes
+	bound      map[objectKey]bool        // the objects of its writes whose response has no version, such as a binding of a Pod
+	present    map[objectKey]*unstructured.Unstructured
+	history    []event
+	gaps       []gap                                    // in the history
+	owned      map[objectKey]*unstructured.Unstructured // created and not deleted by the user
+	wrote      map[objectKey]*unstructured.Unstructured // as the user would create it again
+	edited     map[objectKey]types.UID                  // by the plan's user
+	unwanted   map[objectKey]bool                       // deleted by the script
+	useless    bool                                     // the outcome does not depend on the controller
+	why        string                                   // useless
+	lost       string                                   // a request of the user in this step that the API server did not serve
+	unanswered map[*fault.Op]bool                       // the user's requests; false after the response
+	wrotes     int                                      // writes of the controller and the World since the last fault or step
+	differs    bool                                     // from the runs without faults, after some step
+	writes     []string                                 // the controller's last ones, to name a loop
+	lastWrite  time.Time                                // of the controller or the user
+	timeline   []moment
+	trace      []operation
+	findings   []Finding
+	accepted   []string // the reasons of Scenario.Accept
+	rests      []checkpoint
 }
 
 // A moment is a line of the timeline.
@@ -162,8 +165,16 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 	r.step = n
 	r.mu.Unlock()
 	r.note("user: %s", name)
+	began := time.Now()
 	end := r.begin()
+	r.mu.Lock()
+	r.lost = ""
+	r.mu.Unlock()
 	err := do()
+	why, hindered := "", false
+	if err != nil {
+		why, hindered = r.hindered(err, began)
+	}
 	end()
 	if r.tooSoon(n, err) {
 		r.note("user: %s: %v", name, err)
@@ -172,13 +183,12 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 		r.mu.Unlock()
 		return false
 	}
-	// Without an outcome: the script needed an object that the plan's user was about to create
-	// again, or the user's request did not reach the server in time.
-	if err != nil && len(r.plan) > 0 && (apierrors.IsNotFound(err) && r.plan.has(UserRecreate) || unreached(err)) {
-		r.note("user: %s: %v", name, err)
-		r.mu.Lock()
-		r.useless = true
-		r.mu.Unlock()
+	if hindered {
+		r.doubt("step %q: %s", name, why)
+		return false
+	}
+	if apierrors.IsNotFound(err) && r.plan.has(UserRecreate) {
+		r.doubt("step %q needed an object that the user of the plan was about to create again: %v", name, err)
 		return false
 	}
 	if err != nil && !(r.plan.has(UserDelete) && apierrors.IsNotFound(err)) {
@@ -186,6 +196,9 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 		return false
 	}
 	state, findings := r.rest(ctx)
+	if _, doubtful := r.doubtful(); doubtful && state == nil && len(findings) == 0 {
+		return false
+	}
 	for _, f := range findings {
 		r.add(f)
 	}
@@ -227,13 +240,6 @@ func (r *run) note(format string, args ...any) {
 
 func (r *run) noteLocked(format string, args ...any) {
 	r.timeline = append(r.timeline, moment{time.Since(r.began), fmt.Sprintf(format, args...)})
-}
-
-// unreached reports whether a request timed out on its way to the server, which no fault does
-// to the user. The end of a step's own context is another error: the step waited.
-func unreached(err error) bool {
-	timeout, ok := errors.AsType[net.Error](err)
-	return ok && timeout.Timeout() && !errors.Is(err, context.DeadlineExceeded)
 }
 
 func (r *run) failed() bool {
@@ -314,9 +320,6 @@ func (r *run) observe(resource string, kind watch.EventType, obj *unstructured.U
 // observeAt stores an event of the observer that is of a revision.
 func (r *run) observeAt(resource string, kind watch.EventType, obj *unstructured.Unstructured, at uint64) {
 	key := objectKey{resource, obj.GetNamespace(), obj.GetName()}
-	if rubbish(key) {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.learnLocked(key, obj)
@@ -328,15 +331,23 @@ func (r *run) observeAt(resource string, kind watch.EventType, obj *unstructured
 		r.present[key] = obj
 	}
 	r.late.observed(obj.GetUID(), revision(obj), kind, time.Now())
+	if r.rubbishLocked(key) {
+		r.touchLocked() // the state at rest contains it
+		return
+	}
 	r.history = append(r.history, event{revision: at, key: key, kind: kind, object: obj})
 	r.noteLocked("  event: %s %s (version %d)", strings.ToLower(string(kind)), key, at)
 	r.touchLocked()
 }
 
-// rubbish reports whether a cluster creates the object in every namespace.
-func rubbish(key objectKey) bool {
+// byCluster reports whether a cluster creates the object in every namespace.
+func byCluster(key objectKey) bool {
 	return key.resource == "configmaps" && key.name == "kube-root-ca.crt" || key.resource == "serviceaccounts" && key.name == "default"
 }
+
+// rubbishLocked reports whether a cluster creates the object in every namespace, and no client of
+// the run has written it.
+func (r *run) rubbishLocked(key objectKey) bool { return byCluster(key) && !r.touched[key] }
 
 // learnLocked stores the names of an object.
 func (r *run) learnLocked(key objectKey, obj *unstructured.Unstructured) {
@@ -367,7 +378,11 @@ func (r *run) responded(op *fault.Op, status int, body []byte) {
 		r.mu.Unlock()
 		return
 	}
-	if !op.IsWrite() || status < 200 || status > 299 {
+	if !op.IsWrite() {
+		return
+	}
+	r.x.observer.answered(r, op, status)
+	if status < 200 || status > 299 {
 		return
 	}
 	var obj unstructured.Unstructured
@@ -390,7 +405,7 @@ func (r *run) responded(op *fault.Op, status int, body []byte) {
 		r.learnLocked(key, &obj)
 	}
 	listed := slices.ContainsFunc(r.gaps, func(g gap) bool { return g.resource == op.Resource && revision(&obj) <= g.end })
-	if mine && !listed && !unobserved(op.Resource) && !rubbish(key) {
+	if mine && !listed && !unobserved(op.Resource) {
 		r.late.responded(obj.GetUID(), revision(&obj), time.Now())
 	}
 	r.mu.Unlock()
@@ -425,7 +440,7 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 	r := &run{
 		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), ref: ref, changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(), slow: newSlowness(), stalled: x.stalls.sum(),
 		unwanted: map[objectKey]bool{}, edited: map[objectKey]types.UID{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, ids: map[string]string{}, uids: map[types.UID]objectKey{},
-		versions: map[string]map[string]any{}, responses: map[string]bool{}, bound: map[objectKey]bool{}, present: map[objectKey]*unstructured.Unstructured{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
+		versions: map[string]map[string]any{}, responses: map[string]bool{}, bound: map[objectKey]bool{}, touched: map[objectKey]bool{}, unanswered: map[*fault.Op]bool{}, present: map[objectKey]*unstructured.Unstructured{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}
 	r.env = Env{Namespace: r.id, Cloud: cloud.New(x.scenario.Cloud)}
 	var err error
@@ -439,8 +454,11 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 			r.asksLocked(op)
 		}
 		r.touchLocked()
-		return fault.Fault{}
-	}, r.asUser)
+		return fault.Fault{Finally: r.userAsksLocked(op)}
+	}, func(op *fault.Op, status int, body []byte) {
+		r.userGot(op, status)
+		r.asUser(op, status, body)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -458,7 +476,7 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 // own returns a configuration whose lists and watches lack the objects of other runs.
 func (r *run) own() *rest.Config {
 	config := rest.CopyConfig(r.x.config)
-	config.Wrap(withoutOthers(r.x.observer.prefix, r.x.observer.other(r.id)))
+	config.Wrap(withoutOthers(r.x.observer.mayBeOthers, r.x.observer.other(r.id)))
 	return config
 }
 
@@ -467,6 +485,9 @@ func (r *run) observesLocked(op *fault.Op) {
 	group, name := "", op.Resource
 	if plural, g, ok := strings.Cut(op.Resource, "."); ok {
 		name, group = plural, g
+	}
+	if key := (objectKey{op.Resource, op.Namespace, op.Name}); byCluster(key) {
+		r.touched[key] = true
 	}
 	if err := r.x.observer.claim(r, op); err != nil {
 		r.findings = append(r.findings, Finding{Oracle: Health, Field: "objects of no run", Text: err.Error()})

@@ -26,7 +26,7 @@ type Scenario struct {
 	// shares no state with other calls. It writes only objects in env.Namespace, and
 	// cluster-scoped objects that it creates and whose names contain env.Namespace or
 	// the uid of an object, because other runs use the same server. Lists and watches by
-	// cfg lack the objects of other runs, by namespace and name. If Start returns before
+	// cfg lack the objects of other runs. If Start returns before
 	// ctx is done, the process has crashed; without faults that is a finding.
 	// Start is called concurrently: register types in a shared scheme before, for example
 	// in an init function. A panic outside of Start and of client-go ends the test.
@@ -102,7 +102,8 @@ type Scenario struct {
 
 	// UserObjects are the objects at which UserDelete, UserEdit and UserRecreate are
 	// injected, as "resource/name" with the group in the resource. The script must
-	// create them. nil means all objects that the script creates.
+	// create them, otherwise Explore returns an error. nil means all objects that the script
+	// creates.
 	UserObjects []string
 }
 
@@ -174,9 +175,10 @@ type Options struct {
 	// Explore starts and stops.
 	Config *rest.Config
 
-	// Budget bounds the time in which plans start. After all plans with one fault,
-	// random plans with more faults use the rest of it. 0 means no bound and no random
-	// plans.
+	// Budget bounds the exploration. A plan starts only if the runs before it took less than
+	// the rest, on average; at the end of Budget, running plans are stopped and do not count.
+	// After all plans with one fault, random plans with more faults use the rest of it. 0 means no
+	// bound and no random plans.
 	Budget time.Duration
 
 	// Faults are the kinds to inject. nil means AllFaults().
@@ -206,7 +208,8 @@ type Options struct {
 
 	// ConvergeTimeout bounds the time from a step or the last fault to the converged
 	// cluster. On a busy machine, time in which the test does not run or waits for the API
-	// server does not count, up to five times ConvergeTimeout. 0 means 30s.
+	// server does not count, up to five times ConvergeTimeout. A plan that takes longer for this
+	// reason is in Report.Unjudged. 0 means 30s.
 	ConvergeTimeout time.Duration
 
 	// KeepNamespaces keeps the namespaces of the runs and their objects. It saves time if

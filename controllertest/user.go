@@ -2,6 +2,7 @@ package controllertest
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"reflect"
 	"slices"
@@ -265,11 +266,8 @@ const editAnnotation = "controllertest.controllerkit.github.io/edited"
 func (r *run) interfered(err error) {
 	switch {
 	case err == nil || apierrors.IsNotFound(err):
-	case unreached(err):
-		r.note("the user of the plan: %v", err)
-		r.mu.Lock()
-		r.useless = true
-		r.mu.Unlock()
+	case unreached(err), errors.Is(err, context.DeadlineExceeded):
+		r.doubt("the user of the plan: %v", err)
 	default:
 		r.find(Health, "the user of the plan: %v", err)
 	}

@@ -110,6 +110,7 @@ func (w *world) on(op *fault.Op) (f fault.Fault) {
 		signature := r.signatureLocked(op)
 		r.noteLocked("%s: %s", laneWorld, signature)
 		if !unobserved(op.Resource) {
+			r.wrotes++
 			w.writes = append(w.writes[max(0, len(w.writes)-4):], signature)
 			w.wrote = time.Now()
 		}

@@ -1,0 +1,224 @@
+package controllertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/controllertest/fault"
+)
+
+// TestUnreached holds which errors of a request are those of the API server or the connection to it.
+func TestUnreached(t *testing.T) {
+	gr := schema.GroupResource{Resource: "configmaps"}
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{errors.New("a is absent"), false},
+		{context.DeadlineExceeded, false}, // a step that waits for the controller
+		{&url.Error{Op: "Get", Err: context.Canceled}, false},
+		{apierrors.NewNotFound(gr, "a"), false},
+		{apierrors.NewInternalError(errors.New("a webhook failed")), false},
+		{apierrors.NewTooManyRequests("busy", 1), true},
+		{apierrors.NewServerTimeout(gr, "get", 1), true},
+		{apierrors.NewServiceUnavailable("busy"), true},
+		{fmt.Errorf("read the body: %w", io.ErrUnexpectedEOF), true},
+		{&url.Error{Op: "Get", Err: syscall.ECONNRESET}, true},
+		{&url.Error{Op: "Get", Err: io.EOF}, true},
+	} {
+		if got := unreached(test.err); got != test.want {
+			t.Errorf("unreached(%v) = %t", test.err, got)
+		}
+	}
+}
+
+// TestStepHindered holds when the error of a step is no finding: a request of it had no response in
+// time, or the machine was busy while the step waited.
+func TestStepHindered(t *testing.T) {
+	began := time.Now().Add(-10 * time.Second)
+	for _, test := range []struct {
+		name string
+		with func(r *run)
+		err  error
+		want string
+	}{
+		{name: "the step waited", err: context.DeadlineExceeded},
+		{name: "the script is wrong", with: func(r *run) { r.lost = "" }, err: errors.New("a is absent")},
+		{name: "no response", with: func(r *run) {
+			op := &fault.Op{Verb: "get", Resource: "configmaps", Name: "a"}
+			finally := r.userAsksLocked(op)
+			r.slow.sent[op] = began
+			finally()
+		}, err: context.DeadlineExceeded, want: "busy for"},
+		{name: "overload", with: func(r *run) {
+			r.userGot(&fault.Op{Verb: "get", Resource: "configmaps", Name: "a"}, http.StatusTooManyRequests)
+		}, err: errors.New("busy"), want: "status 429"},
+		{name: "a stall", with: func(r *run) { r.x.stalls.total = 5 * time.Second }, err: context.DeadlineExceeded, want: "busy for 5s"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := quietRun(Scenario{}, "ct-1")
+			r.unanswered = map[*fault.Op]bool{}
+			if test.with != nil {
+				test.with(r)
+			}
+			if why, hindered := r.hindered(test.err, began); hindered != (test.want != "") || !strings.Contains(why, test.want) {
+				t.Errorf("hindered: %t, %q", hindered, why)
+			}
+		})
+	}
+}
+
+// TestLateIsNoFinding holds that an observer that is behind all the time is no finding, unless the
+// controller writes without end.
+func TestLateIsNoFinding(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		behind time.Duration
+		wrotes int
+		judged bool
+	}{
+		{"in time", 0, 1, true},
+		{"a little late", 2 * time.Minute, 1, true},
+		{"late", 10 * time.Minute, 1, false},
+		{"late because of the writes", 10 * time.Minute, endless, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := quietRun(Scenario{}, "ct-1")
+			r.x.options.ConvergeTimeout = time.Minute
+			if test.behind > 0 {
+				r.late.responded(types.UID("u"), 7, time.Now().Add(-test.behind))
+			}
+			r.wrotes = test.wrotes
+			findings := r.unrested(nil)
+			why, doubtful := r.doubtful()
+			if (len(findings) == 1) != test.judged || doubtful == test.judged || doubtful && (!strings.Contains(why, "the observer was late") || r.fired() != -1) {
+				t.Errorf("findings %v, doubtful: %t, %q", findings, doubtful, why)
+			}
+		})
+	}
+}
+
+// A verdict is the testing.TB of a report.
+type verdict struct {
+	testing.TB
+	errors []string
+}
+
+func (v *verdict) Helper()                      {}
+func (v *verdict) Log(...any)                   {}
+func (v *verdict) Logf(string, ...any)          {}
+func (v *verdict) Error(args ...any)            { v.errors = append(v.errors, fmt.Sprint(args...)) }
+func (v *verdict) Errorf(f string, args ...any) { v.errors = append(v.errors, fmt.Sprintf(f, args...)) }
+
+// TestVerdict holds that a test fails only by a finding, or if no plan could be judged.
+//
+// Proves X2.
+func TestVerdict(t *testing.T) {
+	invalid := make([]string, 31)
+	for n := range invalid {
+		invalid[n] = fmt.Sprintf("500@update configmaps a#%d", n+1)
+	}
+	for _, test := range []struct {
+		name   string
+		report Report
+		want   string // "" means that the test passes
+	}{
+		{"many invalid plans", Report{Plans: 460, Valid: 429, Invalid: invalid}, ""},
+		{"some that were not judged", Report{Plans: 460, Valid: 429, Unjudged: invalid}, ""},
+		{"nothing that was judged", Report{Plans: 62, Invalid: invalid, Unjudged: []string{"hold(a)@b#1: the observer was late"}}, "no plan could be judged: the faults of 31 of 62 plans did not happen, and 1 plans have no outcome, for example:\n\thold(a)@b#1: the observer was late\n\t500@"},
+		{"no plan", Report{}, "no plan ran"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			v := &verdict{TB: t}
+			test.report.failTest(v)
+			if got := strings.Join(v.errors, "\n"); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+				t.Errorf("the test fails by %q, want %q", got, test.want)
+			}
+		})
+	}
+	text := (&Report{Plans: 60, Valid: 57, Ran: 60, Enumerated: 460, Unjudged: invalid[:3]}).String()
+	for _, part := range []string{"57 valid, 0 failing, 0 invalid, 3 not judged; 60 of 460 enumerated plans ran", "not judged: 500@update configmaps a#1"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("the report has no %q:\n%s", part, text)
+		}
+	}
+}
+
+// TestCauses holds that failures with the same finding and a common operation are one, and others
+// are not.
+func TestCauses(t *testing.T) {
+	x := &explorer{log: func(string, ...any) {}, groups: map[string]*group{}, found: map[string]*group{}}
+	enter := func(text, field string) {
+		p, err := parsePlan(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.enter(&run{x: x, plan: p}, []Finding{{Oracle: Liveness, Field: field}}, 1, 0)
+	}
+	enter("403@update serviceaccounts bot#1", "a")
+	enter("hold(secrets)@update secrets bot#1", "a")
+	enter("time-travel(secrets<start)@update secrets bot#2", "a")
+	enter("crash-before@update secrets bot#1", "b")
+	enter("crash-before@get secrets bot#1", "c")
+	enter("crash-after@get pods bot#1", "c") // the same family
+	got := map[string]string{}
+	for _, f := range x.failures() {
+		got[f.Plan] = fmt.Sprint(f.section(), f.Plans)
+	}
+	want := map[string]string{
+		"403@update serviceaccounts bot#1":   "failing [403@update serviceaccounts bot#1]",
+		"hold(secrets)@update secrets bot#1": "failing [hold(secrets)@update secrets bot#1 time-travel(secrets<start)@update secrets bot#2]",
+		"crash-before@update secrets bot#1":  "failing [crash-before@update secrets bot#1]",
+		"crash-after@get pods bot#1":         "failing [crash-after@get pods bot#1 crash-before@get secrets bot#1]",
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("failures:\n%v\nwant\n%v", got, want)
+	}
+	// A plan of both operations joins what the others are about.
+	enter("reset@update serviceaccounts bot#1 + slow@update secrets bot#1", "a")
+	if all := x.failures(); len(all) != 3 || len(all[0].Plans) != 4 || all[0].Plan != "403@update serviceaccounts bot#1" {
+		t.Errorf("failures: %v", all)
+	}
+	if len(x.groups) != 6 {
+		t.Errorf("the groups of the exploration were joined: %d", len(x.groups))
+	}
+}
+
+// TestConditional holds which writes another write makes the API server reject.
+func TestConditional(t *testing.T) {
+	for _, test := range []struct {
+		op   fault.Op
+		want bool
+	}{
+		{fault.Op{Verb: "create", Body: []byte(`{"metadata":{"name":"a","resourceVersion":"7"}}`)}, false},
+		{fault.Op{Verb: "update", Body: []byte(`{"metadata":{"name":"a"}}`)}, false},
+		{fault.Op{Verb: "update", Body: []byte(`{"metadata":{"name":"a","resourceVersion":"7"}}`)}, true},
+		{fault.Op{Verb: "patch", ContentType: string(types.MergePatchType), Body: []byte(`{"data":{}}`)}, false},
+		{fault.Op{Verb: "patch", ContentType: string(types.MergePatchType), Body: []byte(`{"metadata":{"resourceVersion":"7"}}`)}, true},
+		{fault.Op{Verb: "patch", ContentType: string(types.JSONPatchType), Body: []byte(`[{"op":"test","path":"/metadata/uid","value":"u"}]`)}, false},
+		{fault.Op{Verb: "patch", ContentType: string(types.JSONPatchType), Body: []byte(`[{"op":"test","path":"/metadata/resourceVersion","value":"7"}]`)}, true},
+		{fault.Op{Verb: "apply", Body: []byte("metadata:\n  name: a\n")}, false},
+		{fault.Op{Verb: "apply", Body: []byte("metadata:\n  resourceVersion: \"7\"\n")}, true},
+		{fault.Op{Verb: "delete"}, false},
+		{fault.Op{Verb: "delete", Body: []byte(`{"preconditions":{"uid":"u"}}`)}, false},
+		{fault.Op{Verb: "delete", Body: []byte(`{"preconditions":{"resourceVersion":"7"}}`)}, true},
+		{fault.Op{Verb: "get"}, false},
+	} {
+		if got := conditional(&test.op); got != test.want {
+			t.Errorf("%s %s is conditional: %t", test.op.Verb, test.op.Body, got)
+		}
+	}
+}
