@@ -18,6 +18,9 @@ func (x *explorer) single(ref *reference) []plan {
 				plans = append(plans, x.travels(ref.operations, n)...)
 			}
 		}
+		if kind.scope() == madeObject {
+			plans = append(plans, drifts(kind, ref)...)
+		}
 	}
 	return plans
 }
@@ -30,7 +33,7 @@ func (x *explorer) injections(kind Kind, op operation) []injection {
 		}
 		return []injection{{kind: kind, at: op.id}}
 	}
-	if kind == TimeTravel || kind == NextStep && !x.hasNext(op.step) || !kind.fits(op) {
+	if kind == TimeTravel || !x.hasNext(op.step, kind.steps()) || !kind.fits(op) {
 		return nil
 	}
 	var all []injection
@@ -44,6 +47,14 @@ func (x *explorer) injections(kind Kind, op operation) []injection {
 	case userObject:
 		for _, user := range op.users {
 			all = append(all, injection{kind: kind, about: user, at: op.id})
+		}
+	case madeObject:
+		if x.restores(kind, op.resource) {
+			all = append(all, injection{kind: kind, about: op.made, at: op.id})
+		}
+	case failedRequests:
+		for _, text := range outages(op) {
+			all = append(all, injection{kind: kind, about: text, at: op.id})
 		}
 	}
 	return all
