@@ -45,9 +45,9 @@ func (r *run) hurriesLocked() bool { return r.hurried > r.step }
 const eventTime = 100 * time.Millisecond
 
 // window lets the user do the steps after a step while an operation of the process waits. When
-// it returns, the controller has the events of the steps, and its watches are held. If a step
-// waits for the operation, the operation is sent before the step has ended.
-func (i *incarnation) window(step, steps int) {
+// it returns, the controller has the events of the steps, and its watches are held until release
+// is called. If a step waits for the operation, the operation is sent before the step has ended.
+func (i *incarnation) window(step, steps int) (release func()) {
 	r := i.run
 	defer r.begin()()
 	ctx, cancel := context.WithTimeout(i.ctx, patience)
@@ -61,11 +61,15 @@ func (i *incarnation) window(step, steps int) {
 			break
 		}
 	}
-	if sleep(i.ctx, nil, eventTime) != nil {
-		return
-	}
+	_ = sleep(i.ctx, nil, eventTime) // a killed process sends nothing
+	var held []func()
 	for _, resource := range slices.Sorted(maps.Keys(i.Watches())) {
-		r.after(holdTime, i.hold(resource))
+		held = append(held, i.hold(resource))
+	}
+	return func() {
+		for _, deliver := range held {
+			deliver()
+		}
 	}
 }
 

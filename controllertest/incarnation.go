@@ -310,7 +310,11 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 	if o.write {
 		// There is no rest before it has ended.
 		r.underway++
+		finally := f.Finally
 		f.Finally = func() {
+			if finally != nil {
+				finally()
+			}
 			r.mu.Lock()
 			r.underway--
 			r.touchLocked()

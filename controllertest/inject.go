@@ -141,7 +141,9 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 			r.soon = true
 			return f, false
 		}
-		f.Before = func() { i.window(step, steps) }
+		release := func() {}
+		f.Before = func() { release = i.window(step, steps) }
+		f.Finally = func() { r.after(holdTime, release) }
 	case Outage:
 		return r.outageLocked(j.about), true
 	case DriftDelete, DriftEdit:
