@@ -4,6 +4,8 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/controllerkit/controllerkit/controllertest/internal/outage"
 )
 
 // single enumerates the plans with one fault.
@@ -53,7 +55,7 @@ func (x *explorer) injections(kind Kind, op operation) []injection {
 			all = append(all, injection{kind: kind, about: op.made, at: op.id})
 		}
 	case failedRequests:
-		for _, text := range outages(op) {
+		for _, text := range outage.At(op.id, op.write) {
 			all = append(all, injection{kind: kind, about: text, at: op.id})
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/controllertest/internal/outage"
 	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
@@ -346,7 +347,7 @@ func (i *incarnation) external(ctx context.Context, name string, call func(conte
 	}
 	r.mu.Lock()
 	verb, _, _ := strings.Cut(name, " ")
-	f, fails := r.failsLocked(verb, externalCalls, "")
+	f, fails := r.failsLocked(verb, outage.External, "")
 	if fails {
 		r.noteLocked("process %d: external %s fails", i.number, r.maskLocked(name))
 		r.mu.Unlock()

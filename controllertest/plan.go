@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/controllerkit/controllerkit/controllertest/internal/outage"
 )
 
 // A plan is the list of faults of a run, in their order. Its text is
@@ -81,7 +83,7 @@ func parsePlan(text string) (plan, error) {
 			return nil, fmt.Errorf("plan %q: %s has no earlier operation: write %s(resource<operation)@operation", text, j.kind, j.kind)
 		}
 		if j.kind == Outage {
-			if _, err := parseOutage(j.about); err != nil {
+			if _, err := outage.Parse(j.about); err != nil {
 				return nil, fmt.Errorf("plan %q: %w", text, err)
 			}
 		}

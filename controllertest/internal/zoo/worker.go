@@ -201,7 +201,7 @@ func workerFamily() Family {
 		Bug: "five-tries", Cause: "bounded retries",
 		Does:      "forgets the key after five failures within 200 ms, and so the work of an outage that is longer",
 		Reference: "kubernetes/kubernetes#140639", Historic: true,
-		Plan: "outage(create configmaps 500 x10)@create configmaps mirror-a#1", Oracle: controllertest.Liveness,
+		Plan: "outage(create configmaps 500 3s)@create configmaps mirror-a#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "conflict-is-done", Cause: "conflict taken for success",
 		Does:      "ignores a conflict because it expects an event of the other writer",
