@@ -27,6 +27,19 @@ func (x *explorer) single(ref *reference) []plan {
 	return plans
 }
 
+// inTurn orders plans so that each kind has its turn: the first plans of all kinds, then the
+// second ones. So a kind with few plans is tried whole in a short exploration, and in a sample.
+func inTurn(plans []plan) []plan {
+	turns := make(map[*injection]int, len(plans))
+	seen := map[Kind]int{}
+	for _, p := range plans {
+		turns[&p[0]] = seen[p[0].kind]
+		seen[p[0].kind]++
+	}
+	slices.SortStableFunc(plans, func(a, b plan) int { return turns[&a[0]] - turns[&b[0]] })
+	return plans
+}
+
 // injections are the faults of a kind at an operation.
 func (x *explorer) injections(kind Kind, op operation) []injection {
 	if kind == SlowRenewal {

@@ -449,6 +449,7 @@ func (x *explorer) source(ref *reference, fixed []plan, began time.Time) *source
 	if fixed == nil {
 		s.queue = x.single(ref)
 		s.rng.Shuffle(len(s.queue), func(a, b int) { s.queue[a], s.queue[b] = s.queue[b], s.queue[a] })
+		s.queue = inTurn(s.queue)
 		s.first = s.queue
 		if n := x.options.Sample; n > 0 && n < len(s.queue) {
 			s.queue, s.cut = s.queue[:n], true

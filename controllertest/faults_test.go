@@ -204,6 +204,26 @@ func TestInjections(t *testing.T) {
 	}
 }
 
+// TestInTurn holds that each kind has its turn, in the order of its plans.
+func TestInTurn(t *testing.T) {
+	var plans []plan
+	for _, text := range []string{"409@a b#1", "409@a b#2", "409@a b#3", "500@a b#1", "hold(x)@a b#1", "500@a b#2"} {
+		p, err := parsePlan(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plans = append(plans, p)
+	}
+	var got []string
+	for _, p := range inTurn(plans) {
+		got = append(got, p.String())
+	}
+	want := []string{"409@a b#1", "500@a b#1", "hold(x)@a b#1", "409@a b#2", "500@a b#2", "409@a b#3"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // TestChosenFaults holds when a fault of a random plan is chosen, and that it is one of the
 // exploration's kinds at that operation.
 func TestChosenFaults(t *testing.T) {
