@@ -29,12 +29,17 @@ func (x *explorer) single(ref *reference) []plan {
 
 // inTurn orders plans so that each kind has its turn: the first plans of all kinds, then the
 // second ones. So a kind with few plans is tried whole in a short exploration, and in a sample.
+// In a turn are three plans with a step before a write, because no other kind finds what they do.
 func inTurn(plans []plan) []plan {
 	turns := make(map[*injection]int, len(plans))
 	seen := map[Kind]int{}
 	for _, p := range plans {
-		turns[&p[0]] = seen[p[0].kind]
-		seen[p[0].kind]++
+		kind := p[0].kind
+		turns[&p[0]] = seen[kind]
+		if kind == StepBefore || kind == TwoSteps {
+			turns[&p[0]] /= 3
+		}
+		seen[kind]++
 	}
 	slices.SortStableFunc(plans, func(a, b plan) int { return turns[&a[0]] - turns[&b[0]] })
 	return plans

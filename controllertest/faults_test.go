@@ -207,7 +207,7 @@ func TestInjections(t *testing.T) {
 // TestInTurn holds that each kind has its turn, in the order of its plans.
 func TestInTurn(t *testing.T) {
 	var plans []plan
-	for _, text := range []string{"409@a b#1", "409@a b#2", "409@a b#3", "500@a b#1", "hold(x)@a b#1", "500@a b#2"} {
+	for _, text := range []string{"409@a b#1", "409@a b#2", "409@a b#3", "500@a b#1", "hold(x)@a b#1", "500@a b#2", "two-steps@a b#1", "two-steps@a b#2", "two-steps@a b#3", "two-steps@a b#4"} {
 		p, err := parsePlan(text)
 		if err != nil {
 			t.Fatal(err)
@@ -218,7 +218,7 @@ func TestInTurn(t *testing.T) {
 	for _, p := range inTurn(plans) {
 		got = append(got, p.String())
 	}
-	want := []string{"409@a b#1", "500@a b#1", "hold(x)@a b#1", "409@a b#2", "500@a b#2", "409@a b#3"}
+	want := []string{"409@a b#1", "500@a b#1", "hold(x)@a b#1", "two-steps@a b#1", "two-steps@a b#2", "two-steps@a b#3", "409@a b#2", "500@a b#2", "two-steps@a b#4", "409@a b#3"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

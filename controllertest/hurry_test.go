@@ -125,6 +125,10 @@ func TestStepBefore(t *testing.T) {
 			s := f.scenario()
 			for _, size := range []string{"1", "2"} {
 				s.Script = append(s.Script, controllertest.Step{Name: "size " + size, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+					select {
+					case <-time.After(300 * time.Millisecond): // a slow user
+					case <-ctx.Done():
+					}
 					kube, err := kubernetes.NewForConfig(cfg)
 					if err != nil {
 						return err
