@@ -78,4 +78,5 @@
 //   - A passed exploration is no proof: operations that not all runs without faults make,
 //     and paths that the script does not take, get no faults.
 //   - Clients with their own transport bypass the faults.
+//   - If a controller does not restore a changed child, even after a restart, no plan fails.
 package controllertest

@@ -2,8 +2,8 @@
 // their name. GUARANTEES.md has the tests of each promise.
 //
 //   - the judge: oracle, judge, normalize, observe, mine, shown, alarm, doubt, honest, loop, declared
-//   - the run: rest, hurry, user, travel, world, faults, plan, renew, process, kubeconfig,
-//     kubeconfig_internal, crds
+//   - the run: rest, hurry, user, drift, travel, world, faults, plan, renew, process,
+//     kubeconfig, kubeconfig_internal, crds
 //   - the report: confirm, page, folder
 //   - misuse: bad, scheme
 //   - no proof: example, first (the test of the package comment), greeter, helpers, main

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/controllerkit/controllerkit/controllertest/internal/outage"
 )
 
 // single enumerates the plans with one fault.
@@ -18,7 +20,28 @@ func (x *explorer) single(ref *reference) []plan {
 				plans = append(plans, x.travels(ref.operations, n)...)
 			}
 		}
+		if kind.scope() == madeObject {
+			plans = append(plans, drifts(kind, ref)...)
+		}
 	}
+	return plans
+}
+
+// inTurn orders plans so that each kind has its turn: the first plans of all kinds, then the
+// second ones. So a kind with few plans is tried whole in a short exploration, and in a sample.
+// In a turn are three plans with a step before a write, because no other kind finds what they do.
+func inTurn(plans []plan) []plan {
+	turns := make(map[*injection]int, len(plans))
+	seen := map[Kind]int{}
+	for _, p := range plans {
+		kind := p[0].kind
+		turns[&p[0]] = seen[kind]
+		if kind == StepBefore || kind == TwoSteps {
+			turns[&p[0]] /= 3
+		}
+		seen[kind]++
+	}
+	slices.SortStableFunc(plans, func(a, b plan) int { return turns[&a[0]] - turns[&b[0]] })
 	return plans
 }
 
@@ -30,7 +53,7 @@ func (x *explorer) injections(kind Kind, op operation) []injection {
 		}
 		return []injection{{kind: kind, at: op.id}}
 	}
-	if kind == TimeTravel || kind == NextStep && !x.hasNext(op.step) || !kind.fits(op) {
+	if kind == TimeTravel || !x.hasNext(op.step, kind.steps()) || !kind.fits(op) {
 		return nil
 	}
 	var all []injection
@@ -44,6 +67,14 @@ func (x *explorer) injections(kind Kind, op operation) []injection {
 	case userObject:
 		for _, user := range op.users {
 			all = append(all, injection{kind: kind, about: user, at: op.id})
+		}
+	case madeObject:
+		if x.restores(kind, op.resource) {
+			all = append(all, injection{kind: kind, about: op.made, at: op.id})
+		}
+	case failedRequests:
+		for _, text := range outage.At(op.id, op.write) {
+			all = append(all, injection{kind: kind, about: text, at: op.id})
 		}
 	}
 	return all

@@ -58,6 +58,7 @@ type explorer struct {
 	mu        sync.Mutex
 	plans     map[string]plan // by run, to name the plans of leaked goroutines
 	dependent map[int]bool    // steps that need the result of the step before
+	kept      map[string]bool // kinds of drift and resources that the controller does not restore
 	early     map[string]bool // steps and fields that are in Report.TooEarly
 	orders    map[string]bool // lists that are in Report.Reordered
 	groups    map[string]*group
@@ -104,7 +105,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	x := &explorer{
 		scenario: s, options: o, log: log, crds: crds, prefix: "ct-" + utilrand.String(5), pause: s.Pause,
 		slots: make(chan struct{}, o.Parallel),
-		plans: map[string]plan{}, dependent: map[int]bool{}, early: map[string]bool{}, orders: map[string]bool{}, groups: map[string]*group{}, found: map[string]*group{},
+		plans: map[string]plan{}, dependent: map[int]bool{}, kept: map[string]bool{}, early: map[string]bool{}, orders: map[string]bool{}, groups: map[string]*group{}, found: map[string]*group{},
 		report: &Report{Scenario: s.Name, Kinds: map[Kind]Count{}, Accepted: map[string]int{}},
 	}
 	if x.pause == 0 {
@@ -551,6 +552,7 @@ func (x *explorer) source(ref *reference, fixed []plan) *source {
 	if fixed == nil {
 		s.queue = x.single(ref)
 		s.rng.Shuffle(len(s.queue), func(a, b int) { s.queue[a], s.queue[b] = s.queue[b], s.queue[a] })
+		s.queue = inTurn(s.queue)
 		s.first = s.queue
 	}
 	x.report.Enumerated = len(s.queue)

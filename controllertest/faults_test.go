@@ -132,8 +132,8 @@ func TestTravels(t *testing.T) {
 // TestInjections holds that what is enumerated can be written in a plan, and makes
 // sense.
 func TestInjections(t *testing.T) {
-	x := &explorer{scenario: Scenario{Script: make([]Step, 2)}, dependent: map[int]bool{}}
-	op := operation{id: "update configmaps a#1", write: true, conditional: true, resource: "configmaps", users: []string{"configmaps/a"}, watched: []string{"configmaps", "secrets"}}
+	x := &explorer{scenario: Scenario{Script: make([]Step, 3)}, dependent: map[int]bool{}, kept: map[string]bool{}, report: &Report{}}
+	op := operation{id: "update configmaps a#1", write: true, conditional: true, resource: "configmaps", users: []string{"configmaps/a"}, watched: []string{"configmaps", "secrets"}, made: "configmaps/a"}
 	read := operation{id: "get configmaps a#1", users: op.users, watched: op.watched}
 	call := operation{id: "external create a#1", write: true, external: true, users: op.users, watched: op.watched}
 	count := func(kind Kind, op operation) int {
@@ -150,6 +150,10 @@ func TestInjections(t *testing.T) {
 		switch kind.scope() {
 		case watchedResource:
 			want = [3]int{2, 0, 2}
+		case madeObject:
+			want = [3]int{1, 0, 0}
+		case failedRequests:
+			want = [3]int{3, 1, 2}
 		case anyOperation, userObject:
 		}
 		switch kind {
@@ -171,18 +175,57 @@ func TestInjections(t *testing.T) {
 	if count(Conflict, blind) != 0 {
 		t.Errorf("%s at a write without a resource version", Conflict)
 	}
-	last := op
-	last.step = 1
-	if count(NextStep, last) != 0 {
-		t.Errorf("%s in the last step", NextStep)
+	for _, test := range []struct {
+		step      int
+		dependent int
+		want      map[Kind]int
+	}{
+		{step: 0, want: map[Kind]int{NextStep: 2, StepBefore: 1, TwoSteps: 1}},
+		{step: 1, want: map[Kind]int{NextStep: 2, StepBefore: 1}},
+		{step: 2},
+		{step: 0, dependent: 1},
+		{step: 0, dependent: 2, want: map[Kind]int{NextStep: 2, StepBefore: 1}},
+	} {
+		now := op
+		now.step = test.step
+		x.dependent = map[int]bool{test.dependent: test.dependent > 0}
+		for _, kind := range []Kind{NextStep, StepBefore, TwoSteps} {
+			if got := count(kind, now); got != test.want[kind] {
+				t.Errorf("%s in step %d of 0 to 2, of which step %d needs the one before: %d, want %d", kind, test.step, test.dependent, got, test.want[kind])
+			}
+		}
 	}
-	x.dependent[1] = true
-	if count(NextStep, op) != 0 {
-		t.Errorf("%s although the next step needs this one", NextStep)
+	deletion := operation{id: "delete configmaps a#1", write: true, resource: "configmaps", made: "configmaps/a"}
+	if got := [2]int{count(DriftDelete, deletion), count(DriftEdit, deletion)}; got != [2]int{1, 0} {
+		t.Errorf("drift before a deletion: %v", got)
+	}
+	x.keeps([]string{"drift-delete of configmaps"})
+	if got := [2]int{count(DriftDelete, op), count(DriftEdit, op)}; got != [2]int{0, 1} {
+		t.Errorf("drift that the controller does not restore: %v", got)
 	}
 	x.leases.Store(true)
 	if got := [2]int{count(SlowRenewal, op), count(SlowRenewal, read)}; got != [2]int{1, 0} {
 		t.Errorf("%s with leases: %v", SlowRenewal, got)
+	}
+}
+
+// TestInTurn holds that each kind has its turn, in the order of its plans.
+func TestInTurn(t *testing.T) {
+	var plans []plan
+	for _, text := range []string{"409@a b#1", "409@a b#2", "409@a b#3", "500@a b#1", "hold(x)@a b#1", "500@a b#2", "two-steps@a b#1", "two-steps@a b#2", "two-steps@a b#3", "two-steps@a b#4"} {
+		p, err := parsePlan(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plans = append(plans, p)
+	}
+	var got []string
+	for _, p := range inTurn(plans) {
+		got = append(got, p.String())
+	}
+	want := []string{"409@a b#1", "500@a b#1", "hold(x)@a b#1", "two-steps@a b#1", "two-steps@a b#2", "two-steps@a b#3", "409@a b#2", "500@a b#2", "two-steps@a b#4", "409@a b#3"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 

@@ -260,8 +260,12 @@ func (k Kind) family() string {
 		return "watch faults"
 	case Pause, Freeze, SlowRenewal:
 		return "pauses"
-	case UserDelete, UserEdit, UserRecreate:
+	case UserDelete, UserEdit, UserRecreate, StepBefore, TwoSteps:
 		return "user actions"
+	case DriftDelete, DriftEdit:
+		return "drift"
+	case Outage:
+		return "outages"
 	}
 	return string(k)
 }

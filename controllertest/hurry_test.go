@@ -3,6 +3,8 @@ package controllertest_test
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,10 +28,13 @@ func TestNextStep(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name  string
+		kind  controllertest.Kind
 		needs bool // the second step fails if the first one is not finished
 	}{
-		{name: "a step that begins at any time"},
-		{name: "a step that needs the one before", needs: true},
+		{name: "a step that begins at any time", kind: controllertest.NextStep},
+		{name: "a step that needs the one before", kind: controllertest.NextStep, needs: true},
+		{name: "a step before a write", kind: controllertest.StepBefore},
+		{name: "a step before a write that needs the one before", kind: controllertest.StepBefore, needs: true},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -78,7 +83,7 @@ func TestNextStep(t *testing.T) {
 				return nil
 			}
 			o := quick(t)
-			o.Faults = []controllertest.Kind{controllertest.NextStep, controllertest.Conflict}
+			o.Faults = []controllertest.Kind{test.kind, controllertest.Conflict}
 			report := run(t, s, o)
 			for _, f := range report.Failures {
 				t.Error(f)
@@ -86,8 +91,69 @@ func TestNextStep(t *testing.T) {
 			if early.Load() == 0 {
 				t.Error("the step never began early")
 			}
-			if n := report.Kinds[controllertest.NextStep].Plans; (n > 0) == test.needs || report.Valid != report.Plans {
+			if n := report.Kinds[test.kind].Plans; (n > 0) == test.needs || report.Valid != report.Plans {
 				t.Errorf("%d of %d plans are valid, %d with an early step: %q", report.Valid, report.Plans, n, report.Invalid)
+			}
+		})
+	}
+}
+
+// TestStepBefore: the user finishes the next steps before the operation is sent, and the process
+// that sends it is behind its own write then.
+func TestStepBefore(t *testing.T) {
+	t.Parallel()
+	for _, plan := range []string{"step-before@create configmaps b#1", "two-steps@create configmaps b#1"} {
+		t.Run(plan, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			seen := map[string]string{} // by namespace: the size of a after the creation of b
+			f := follower{reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+				configMaps := f.kube.CoreV1().ConfigMaps(f.namespace)
+				b := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: a.UID}}}}
+				if _, err := configMaps.Create(ctx, b, metav1.CreateOptions{}); err != nil {
+					return ignoreExists(err)
+				}
+				live, err := configMaps.Get(ctx, "a", metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				seen[f.namespace] = live.Annotations["size"]
+				return nil
+			}}
+			s := f.scenario()
+			for _, size := range []string{"1", "2"} {
+				s.Script = append(s.Script, controllertest.Step{Name: "size " + size, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+					select {
+					case <-time.After(300 * time.Millisecond): // a slow user
+					case <-ctx.Done():
+					}
+					kube, err := kubernetes.NewForConfig(cfg)
+					if err != nil {
+						return err
+					}
+					_, err = kube.CoreV1().ConfigMaps(env.Namespace).Patch(ctx, "a", types.MergePatchType, []byte(`{"metadata":{"annotations":{"size":"`+size+`"}}}`), metav1.PatchOptions{})
+					return err
+				}})
+			}
+			s.Converged = copiedToB
+			report := run(t, s, quick(t, plan))
+			for _, f := range report.Failures {
+				t.Error(f)
+			}
+			want := "1"
+			if strings.HasPrefix(plan, string(controllertest.TwoSteps)) {
+				want = "2"
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			sizes := map[string]int{}
+			for _, size := range seen {
+				sizes[size]++
+			}
+			if report.Valid != 1 || sizes[want] != 1 || sizes[""] != 4 {
+				t.Errorf("%d of %d plans are valid; the sizes right after the creation were %v, want %q once and none in the runs without faults", report.Valid, report.Plans, sizes, want)
 			}
 		})
 	}

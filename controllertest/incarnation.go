@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/controllertest/internal/outage"
 	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
@@ -83,7 +84,7 @@ func (r *run) launchWith(replica int, e effects) {
 	i := &incarnation{run: r, replica: replica, ended: make(chan struct{}), wrote: make(chan struct{}), effects: e}
 	i.writes = sync.OnceFunc(func() { close(i.wrote) })
 	var err error
-	if i.Incarnation, err = fault.New(r.own(), i.on, r.responded); err != nil {
+	if i.Incarnation, err = fault.New(r.own(), i.on, i.responded); err != nil {
 		r.find(Health, "%v", err)
 		return
 	}
@@ -239,7 +240,12 @@ func (i *incarnation) faultOf(op *fault.Op) fault.Fault {
 	}
 	r.mu.Lock()
 	r.asked = true
+	f, fails := r.failsLocked(op.Verb, op.Resource, op.Subresource)
 	switch {
+	case fails:
+		r.noteLocked("process %d: %s fails", i.number, r.signatureLocked(op))
+		r.mu.Unlock()
+		return f
 	case op.IsReflector():
 		defer r.mu.Unlock()
 		return i.reflectorLocked(op)
@@ -261,7 +267,7 @@ func (i *incarnation) faultOf(op *fault.Op) fault.Fault {
 	if op.IsWrite() {
 		r.observesLocked(op)
 	}
-	o := operation{write: op.IsWrite(), resource: op.Resource, object: objectKey{op.Resource, op.Namespace, op.Name}}
+	o := operation{write: op.IsWrite(), resource: op.Resource, object: objectKey{op.Resource, op.Namespace, op.Name}, made: r.madeByLocked(op)}
 	o.conditional = o.write && conditional(op)
 	return i.operateLocked(o, r.signatureLocked(op))
 }
@@ -307,7 +313,11 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 	if o.write {
 		// There is no rest before it has ended.
 		r.underway++
+		finally := f.Finally
 		f.Finally = func() {
+			if finally != nil {
+				finally()
+			}
 			r.mu.Lock()
 			r.underway--
 			r.touchLocked()
@@ -338,8 +348,15 @@ func (i *incarnation) external(ctx context.Context, name string, call func(conte
 		return fault.ErrKilled
 	}
 	r.mu.Lock()
-	o := operation{write: !strings.HasPrefix(name, "get ") && !strings.HasPrefix(name, "list "), external: true}
-	f := i.operateLocked(o, tidy("external "+r.maskLocked(name)))
+	verb, _, _ := strings.Cut(name, " ")
+	f, fails := r.failsLocked(verb, outage.External, "")
+	if fails {
+		r.noteLocked("process %d: external %s fails", i.number, r.maskLocked(name))
+		r.mu.Unlock()
+	} else {
+		o := operation{write: verb != "get" && verb != "list", external: true}
+		f = i.operateLocked(o, tidy("external "+r.maskLocked(name)))
+	}
 	return f.Call(ctx, i.Incarnation, func(ctx context.Context) error {
 		r.external.Lock()
 		defer r.external.Unlock()

@@ -132,12 +132,29 @@ func (i *incarnation) injectLocked(j injection, o operation) (f fault.Fault, pos
 		}
 	case NextStep:
 		step := r.step
-		if !r.x.hasNext(step) {
+		if !r.x.hasNext(step, 1) {
 			r.soon = true
 			return f, false
 		}
 		f.Before = func() { r.afterUser(step, i.hold(j.about)) }
-		f.After = func() { r.hurry(step) }
+		f.After = func() { r.hurry(step + 1) }
+	case StepBefore, TwoSteps:
+		step, steps := r.step, j.kind.steps()
+		if !r.x.hasNext(step, steps) {
+			r.soon = true
+			return f, false
+		}
+		release := func() {}
+		f.Before = func() { release = i.window(step, steps) }
+		f.Finally = func() { r.after(holdTime, release) }
+	case Outage:
+		return r.outageLocked(j.about), true
+	case DriftDelete, DriftEdit:
+		key, ok := r.driftsLocked(j)
+		if !ok {
+			return f, false
+		}
+		f.Before = func() { apart(func() { r.drift(j.kind, key) }) }
 	case Gone:
 		f.Before = func() { r.expire(j.about); i.cut(j.about, true) }
 	case GoneAtStart:

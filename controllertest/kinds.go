@@ -48,7 +48,21 @@ const (
 	// An action of the user, right before the operation.
 	UserDelete   Kind = "user-delete"
 	UserEdit     Kind = "user-edit"     // adds an annotation
-	UserRecreate Kind = "user-recreate" // deletes the object, waits, and creates it again
+	UserRecreate Kind = "user-recreate" // deletes the object, waits, and creates it again; before the operation, if nothing delays the deletion
+
+	// The next steps of the script, before the operation: they come between the last read of the
+	// controller and its write. Then Hold of all watches, so the next reads do not have the write.
+	StepBefore Kind = "step-before"
+	TwoSteps   Kind = "two-steps" // two steps, without a pause
+
+	// An outage of the API server from the operation on, for a number of requests or for seconds,
+	// of the same verb and resource, of the resource, or of all requests.
+	Outage Kind = "outage"
+
+	// An action of another user on an object that the controller has created, right before a
+	// write of it, or when the cluster is at rest after a step.
+	DriftDelete Kind = "drift-delete"
+	DriftEdit   Kind = "drift-edit" // changes a field that the controller has set
 )
 
 // AllFaults returns every Kind.
@@ -57,6 +71,6 @@ func AllFaults() []Kind {
 		CrashBefore, CrashAfter, LostResponse, DropRequest, Conflict, InternalError, Timeout, Forbidden, Invalid,
 		TooManyRequests, Unavailable, CommitThen503, Slow, Truncated, ResetConns,
 		Hold, HoldRelist, Gone, GoneAtStart, Stall, NextStep, NoBookmark, TimeTravel,
-		Pause, Freeze, SlowRenewal, UserDelete, UserEdit, UserRecreate,
+		Pause, Freeze, SlowRenewal, UserDelete, UserEdit, UserRecreate, StepBefore, TwoSteps, Outage, DriftDelete, DriftEdit,
 	}
 }

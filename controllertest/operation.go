@@ -32,6 +32,13 @@ type operation struct {
 	step        int
 	users       []string // objects of the user that existed
 	watched     []string // resources that the process watched
+	made        string   // the object of a write if the controller has created it before, as resource/name
+}
+
+// verb returns the first word of the operation. That of an external call is "external".
+func (o operation) verb() string {
+	verb, _, _ := strings.Cut(o.id, " ")
+	return verb
 }
 
 // signatureLocked returns the effect of a request: verb, resource, masked name and changed

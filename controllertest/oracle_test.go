@@ -215,8 +215,13 @@ func TestFaultKinds(t *testing.T) {
 	var plans []string
 	for _, kind := range controllertest.AllFaults() {
 		switch kind {
-		case controllertest.SlowRenewal, controllertest.NextStep, controllertest.Conflict: // it writes no Lease and no resource version, and there is one step
+		case controllertest.SlowRenewal, controllertest.NextStep, controllertest.StepBefore, controllertest.TwoSteps, controllertest.Conflict: // it writes no Lease and no resource version, and there is one step
 			continue
+		case controllertest.Outage:
+			plans = append(plans, "outage(create configmaps 500 x5)@create configmaps a-copy#1", "outage(configmaps 503 x5)@create configmaps a-copy#1",
+				"outage(all reset 2s)@create configmaps a-copy#1", "outage(configmaps hang 1s)@create configmaps a-copy#1", "outage(configmaps 429 2s)@create configmaps a-copy#1")
+		case controllertest.DriftDelete, controllertest.DriftEdit:
+			plans = append(plans, string(kind)+"(configmaps/a-copy)@rest#1")
 		case controllertest.TimeTravel:
 			plans = append(plans, "time-travel(configmaps<start)@create configmaps a-copy#1")
 		case controllertest.Hold, controllertest.HoldRelist, controllertest.Gone, controllertest.GoneAtStart, controllertest.NoBookmark, controllertest.Stall:

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/controllerkit/controllerkit/controllertest/internal/outage"
 )
 
 // A plan is the list of faults of a run, in their order. Its text is
@@ -13,16 +15,18 @@ import (
 //	kind@operation
 //	kind(about)@operation
 //	time-travel(resource<operation)@operation
+//	outage(requests form extent)@operation
 //	... + ...
 //
-// where about is a watched resource or an object of the user, and an operation is its
-// effect and its number since the fault before.
+// where about is a watched resource, an object of the user or an object of the controller, and an
+// operation is its effect and its number since the fault before. The rest of the cluster is
+// the operation "rest".
 type plan []injection
 
 // An injection is one fault of a plan.
 type injection struct {
 	kind  Kind
-	about string // a resource, or a user's object as resource/name
+	about string // a resource, an object as resource/name, or the text of an outage
 	from  string // the operation before which the old list was taken; "start" is the beginning of the run
 	at    string // the operation at which it happens
 
@@ -78,6 +82,11 @@ func parsePlan(text string) (plan, error) {
 		case j.kind == TimeTravel && j.from == "":
 			return nil, fmt.Errorf("plan %q: %s has no earlier operation: write %s(resource<operation)@operation", text, j.kind, j.kind)
 		}
+		if j.kind == Outage {
+			if _, err := outage.Parse(j.about); err != nil {
+				return nil, fmt.Errorf("plan %q: %w", text, err)
+			}
+		}
 		p = append(p, j)
 	}
 	return p, nil
@@ -102,6 +111,8 @@ const (
 	anyOperation scope = iota
 	watchedResource
 	userObject
+	madeObject     // by the controller
+	failedRequests // the text of an outage
 )
 
 func (k Kind) scope() scope {
@@ -110,8 +121,23 @@ func (k Kind) scope() scope {
 		return watchedResource
 	case UserDelete, UserEdit, UserRecreate:
 		return userObject
+	case DriftDelete, DriftEdit:
+		return madeObject
+	case Outage:
+		return failedRequests
 	}
 	return anyOperation
+}
+
+// steps returns the number of steps of the script that begin early because of the fault.
+func (k Kind) steps() int {
+	switch k {
+	case NextStep, StepBefore:
+		return 1
+	case TwoSteps:
+		return 2
+	}
+	return 0
 }
 
 // fits reports whether a fault of the kind can have an effect at an operation.
@@ -123,8 +149,12 @@ func (k Kind) fits(op operation) bool {
 		return op.write && !op.external
 	case InternalError, Timeout, Truncated:
 		return !op.external
-	case DropRequest:
+	case DropRequest, Outage:
 		return true
+	case DriftDelete:
+		return op.made != ""
+	case DriftEdit:
+		return op.made != "" && op.verb() != "delete"
 	case SlowRenewal:
 		return false // enumerated if the controller renews a Lease
 	}

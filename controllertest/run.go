@@ -57,8 +57,9 @@ type run struct {
 	asked      bool // the controller has made a request
 	step       int
 	acted      int                       // the step of the user's last write
-	hurried    int                       // the step that began early, by NextStep
-	soon       bool                      // a step cannot begin early
+	did        int                       // steps that the user has done
+	hurried    int                       // the last step that begins early
+	soon       bool                      // the plan does not fit the scenario
 	next       int                       // the next fault of the plan
 	expired    map[string]uint64         // by resource: older versions cannot be watched from
 	old        map[string]string         // operation → resource version right before it, for time travel
@@ -77,6 +78,9 @@ type run struct {
 	wrote      map[objectKey]*unstructured.Unstructured // as the user would create it again
 	edited     map[objectKey]types.UID                  // by the plan's user
 	unwanted   map[objectKey]bool                       // deleted by the script
+	made       map[objectKey]map[string]any             // created by the controller: the body of the request
+	drifted    []string                                 // changes of made objects that are not restored yet
+	outages    []*failing                               // that have not ended
 	useless    bool                                     // the outcome does not depend on the controller
 	why        string                                   // useless
 	lost       string                                   // a request of the user in this step that the API server did not serve
@@ -114,6 +118,8 @@ type checkpoint struct {
 
 	repeats bool // a call waits to repeat its request
 	hurried bool // the next step has begun before rest, so there is no state
+
+	made []string // the objects in it that the controller has created
 }
 
 // teardown is the last step.
@@ -163,6 +169,7 @@ func (r *run) stepNameLocked() string {
 func (r *run) play(ctx context.Context, n int, name string, do func() error) bool {
 	r.mu.Lock()
 	r.step = n
+	early := r.hurried >= n && n > 0
 	r.mu.Unlock()
 	r.note("user: %s", name)
 	began := time.Now()
@@ -175,8 +182,11 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 	if err != nil {
 		why, hindered = r.hindered(err, began)
 	}
+	r.mu.Lock()
+	r.did = n + 1
+	r.mu.Unlock()
 	end()
-	if r.tooSoon(n, err) {
+	if r.tooSoon(n, early, err) {
 		r.note("user: %s: %v", name, err)
 		r.mu.Lock()
 		r.useless, r.soon = true, true
@@ -195,14 +205,14 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 		r.find(Health, "step %q: %v", name, err)
 		return false
 	}
-	state, findings := r.rest(ctx)
+	state, findings, over := r.settle(ctx)
 	if _, doubtful := r.doubtful(); doubtful && state == nil && len(findings) == 0 {
 		return false
 	}
 	for _, f := range findings {
 		r.add(f)
 	}
-	if len(findings) > 0 {
+	if over || len(findings) > 0 {
 		return false
 	}
 	r.mu.Lock()
@@ -219,7 +229,7 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 			})
 		}
 	}
-	r.rests = append(r.rests, checkpoint{step: name, state: r.normalizeLocked(state), repeats: r.repeatsLocked()})
+	r.rests = append(r.rests, checkpoint{step: name, state: r.normalizeLocked(state), repeats: r.repeatsLocked(), made: r.madeInLocked(state)})
 	if r.x.watched == nil && len(r.plan) == 0 {
 		r.x.watched = map[string]int{} // the first run, without others in parallel
 		for _, i := range r.life {
@@ -440,7 +450,7 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 	r := &run{
 		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), ref: ref, changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(), slow: newSlowness(), stalled: x.stalls.sum(),
 		unwanted: map[objectKey]bool{}, edited: map[objectKey]types.UID{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, ids: map[string]string{}, uids: map[types.UID]objectKey{},
-		versions: map[string]map[string]any{}, responses: map[string]bool{}, bound: map[objectKey]bool{}, touched: map[objectKey]bool{}, unanswered: map[*fault.Op]bool{}, present: map[objectKey]*unstructured.Unstructured{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
+		versions: map[string]map[string]any{}, responses: map[string]bool{}, bound: map[objectKey]bool{}, touched: map[objectKey]bool{}, unanswered: map[*fault.Op]bool{}, present: map[objectKey]*unstructured.Unstructured{}, made: map[objectKey]map[string]any{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}
 	r.env = Env{Namespace: r.id, Cloud: cloud.New(x.scenario.Cloud)}
 	var err error

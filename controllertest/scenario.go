@@ -52,8 +52,8 @@ type Scenario struct {
 	World func(ctx context.Context, cfg *rest.Config, env *Env) error
 
 	// Script is the list of the user's steps. Each step begins when the cluster has
-	// converged after the step before, and under NextStep earlier: a step that needs a result
-	// of the step before must return an error if it is absent. Required.
+	// converged after the step before, and under NextStep, StepBefore and TwoSteps
+	// earlier: a step that needs a result of the step before must return an error if it is absent. Required.
 	Script []Step
 
 	// Converged returns nil if the state is the desired one, and otherwise an error that

@@ -231,32 +231,40 @@ func (r *run) interfere(kind Kind, key objectKey) {
 	if kind == UserDelete || err != nil {
 		return
 	}
+	if _, err := client.Get(ctx, key.name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		r.recreate(ctx, client, key, live)
+		return
+	}
 	recreated := r.begin()
 	r.goes(func() {
 		defer recreated()
 		ctx, cancel := context.WithTimeout(context.Background(), r.x.options.ConvergeTimeout)
 		defer cancel()
-		if !r.awaitGone(ctx, client, live) {
-			return // the step reports that the object stays
-		}
-		r.mu.Lock()
-		unwanted, wrote := r.unwanted[key], r.wrote[key]
-		if !unwanted {
-			r.owned[key] = live
-		}
-		r.mu.Unlock()
-		if unwanted {
-			return // the script has deleted it too
-		}
-		_, err := client.Create(ctx, wrote, metav1.CreateOptions{})
-		r.interfered(err)
-		r.mu.Lock()
-		unwanted = r.unwanted[key]
-		r.mu.Unlock()
-		if unwanted { // meanwhile
-			r.interfered(r.deleteAsUser(ctx, key))
+		if r.awaitGone(ctx, client, live) { // otherwise the step reports that the object stays
+			r.recreate(ctx, client, key, live)
 		}
 	})
+}
+
+// recreate creates an object that the plan's user has deleted, as its user wrote it.
+func (r *run) recreate(ctx context.Context, client dynamic.ResourceInterface, key objectKey, live *unstructured.Unstructured) {
+	r.mu.Lock()
+	unwanted, wrote := r.unwanted[key], r.wrote[key]
+	if !unwanted {
+		r.owned[key] = live
+	}
+	r.mu.Unlock()
+	if unwanted {
+		return // the script has deleted it too
+	}
+	_, err := client.Create(ctx, wrote, metav1.CreateOptions{})
+	r.interfered(err)
+	r.mu.Lock()
+	unwanted = r.unwanted[key]
+	r.mu.Unlock()
+	if unwanted { // meanwhile
+		r.interfered(r.deleteAsUser(ctx, key))
+	}
 }
 
 const editAnnotation = "controllertest.controllerkit.github.io/edited"

@@ -34,6 +34,7 @@ type byHand struct {
 	synced     []cache.DoneChecker
 
 	forgetFailed bool // a bug of worker: no retry after an error
+	maxTries     int  // a bug of worker: no retry after this many; 0 means no bound
 }
 
 func newByHand(cfg *rest.Config, env *controllertest.Env) (*byHand, error) {
@@ -97,7 +98,7 @@ func (h *byHand) next(ctx context.Context, reconcile func(ctx context.Context, n
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Could not reconcile", "name", name, "err", err)
 	}
-	if err != nil && !h.forgetFailed {
+	if err != nil && !h.forgetFailed && (h.maxTries == 0 || h.queue.NumRequeues(name) < h.maxTries) {
 		h.queue.AddRateLimited(name)
 		return true
 	}

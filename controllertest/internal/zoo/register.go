@@ -79,7 +79,12 @@ func (r *registerLoop) reconcile(ctx context.Context, name string) error {
 }
 
 func (r *registerLoop) register(ctx context.Context, cm *corev1.ConfigMap) error {
-	_, err := r.env.Cloud.Create(ctx, cloud.Resource{Name: cm.Name})
+	// The cache may be behind: the object may have lost its account and its finalizer since.
+	live, err := r.configMaps.Get(ctx, cm.Name, metav1.GetOptions{})
+	if err != nil || live.UID != cm.UID || live.DeletionTimestamp != nil {
+		return ignoreNotFound(err)
+	}
+	_, err = r.env.Cloud.Create(ctx, cloud.Resource{Name: cm.Name})
 	if errors.Is(err, cloud.ErrExists) && r.bug != "exists-is-failure" {
 		err = nil // made by an attempt whose outcome was lost
 	}

@@ -66,6 +66,12 @@ func replicasFamily() Family {
 		Plan:      "409@update configmaps web metadata.annotations#1",
 		Oracle:    controllertest.Liveness,
 	}, {
+		Bug: "no-child-watch", Cause: "no watch on children",
+		Does:      "ignores the events of its children, and restores a deleted one only after a restart",
+		Reference: "knative/serving#2343", Historic: true,
+		Plan:   "drift-delete(configmaps/web-*)@rest#1",
+		Oracle: controllertest.Liveness,
+	}, {
 		Bug: "owner-by-name", Cause: "wrong owner",
 		Does:      "stores the uid of the parent by name, and gives the children of a new parent to the deleted one",
 		Reference: "red-hat-storage/odf-operator#301",
@@ -87,7 +93,11 @@ func replicasScenario(bug string) controllertest.Scenario {
 				return err
 			}
 			configMaps := l.factory.Core().V1().ConfigMaps()
-			if err := l.watch(corev1.Resource("configmaps"), configMaps.Informer(), parentOrOwner); err != nil {
+			keys := parentOrOwner
+			if bug == "no-child-watch" {
+				keys = self
+			}
+			if err := l.watch(corev1.Resource("configmaps"), configMaps.Informer(), keys); err != nil {
 				return err
 			}
 			r := &replicas{

@@ -40,6 +40,9 @@ func startWorker(bug string) func(context.Context, *rest.Config, *controllertest
 			return err
 		}
 		h.forgetFailed = bug == "swallow-error"
+		if bug == "five-tries" {
+			h.maxTries = 5
+		}
 		w := &workerLoop{byHand: h, bug: bug}
 		if w.informer, err = w.handle(cache.ResourceEventHandlerDetailedFuncs{
 			AddFunc: w.added,
@@ -203,6 +206,11 @@ func workerFamily() Family {
 		Does:      "logs an error and forgets the key, so the work is never retried",
 		Reference: "kubernetes/sample-controller#31", Historic: true,
 		Plan: "drop-request@create configmaps mirror-a#1", Oracle: controllertest.Liveness,
+	}, {
+		Bug: "five-tries", Cause: "bounded retries",
+		Does:      "forgets the key after five failures within 200 ms, and so the work of an outage that is longer",
+		Reference: "kubernetes/kubernetes#140639", Historic: true,
+		Plan: "outage(create configmaps 500 3s)@create configmaps mirror-a#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "conflict-is-done", Cause: "conflict taken for success",
 		Does:      "ignores a conflict because it expects an event of the other writer, and drops events that change no data",

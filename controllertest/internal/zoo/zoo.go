@@ -35,6 +35,7 @@ func Families() []Family {
 		finalizersFamily(),
 		fleetFamily(),
 		handoverFamily(),
+		portsFamily(),
 		rawwatchFamily(),
 		registerFamily(),
 		replicasFamily(),

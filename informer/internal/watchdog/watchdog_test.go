@@ -383,7 +383,9 @@ func TestToldWithin10s(t *testing.T) {
 			logs := testlog.New()
 			ctx, cancel := context.WithTimeout(alive.New(alive.Metrics{}).Context(logs.Context(t.Context())), 10*time.Second)
 			defer cancel()
-			down := server(func(*http.Request) (*http.Response, error) { return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED} })
+			down := server(func(*http.Request) (*http.Response, error) {
+				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			})
 			resp, err := watchdog.New(silence)(down).RoundTrip(request(t.Context(), watch).WithContext(ctx))
 			if resp != nil || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("response %v, error %v", resp, err)
