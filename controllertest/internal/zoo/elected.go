@@ -169,10 +169,7 @@ func (e *electedLoop) lead(ctx context.Context, stepDown func()) error {
 		}
 		return reconcile.Result{}, e.reconcile(ctx, l, memory, key.Name, cm)
 	})
-	for l.queue.Len() > 0 { // the next leader begins with everything
-		key, _ := l.queue.Get()
-		l.queue.Done(key)
-	}
+	l.queue.ShutDown() // the next leader begins with everything; a key whose delay ends later is nobody's
 	return err
 }
 
