@@ -120,7 +120,7 @@
 //   - stale caches, read your own writes: [consistency.Store]
 //   - standby that is warm: [leader: a warm standby]
 //   - stuck objects: [debug.Page], [docs/recipes/stuck-object.md]
-//   - tests under faults: [controllertest.Run]
+//   - tests under faults: [controllertest.Run], [docs/first-scenario.md]
 //   - tracing: [docs/tracing.md]
 //   - unit tests, fake clients: [crdtest.NewFake], [docs/crd.md]; [docs/testing.md]
 //   - watches, RetryWatcher: [watcher.RetryWatcher]
@@ -177,6 +177,7 @@
 // [docs/by-hand.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/by-hand.md
 // [docs/crd-versions.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/crd-versions.md
 // [docs/crd.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/crd.md
+// [docs/first-scenario.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/first-scenario.md
 // [docs/gamedays.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/gamedays.md
 // [docs/logging.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/logging.md
 // [docs/memory.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/memory.md

@@ -25,6 +25,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/external"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -230,6 +231,59 @@ func TestStoredIDs(t *testing.T) {
 	}
 	if report.Valid < 3 {
 		t.Errorf("%d of %d plans are valid", report.Valid, report.Plans)
+	}
+}
+
+// TestTokens: a resource of the cloud whose name and tag are hashes of a uid, as those of package
+// external, is the same in each run, and the calls with it get faults.
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	const finalizer = "example.com/account"
+	f := follower{reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+		token := external.Token(a, finalizer)
+		accounts, err := f.env.Cloud.List(ctx, token)
+		if err != nil {
+			return err
+		}
+		switch held := slices.Contains(a.Finalizers, finalizer); {
+		case a.DeletionTimestamp != nil && !held:
+			return nil
+		case a.DeletionTimestamp != nil:
+			for _, account := range accounts {
+				if err := f.env.Cloud.Delete(ctx, account.ID); err != nil && !errors.Is(err, cloud.ErrNotFound) {
+					return err
+				}
+			}
+			a.Finalizers = nil
+			_, err = f.kube.CoreV1().ConfigMaps(f.namespace).Update(ctx, a, metav1.UpdateOptions{})
+			return err
+		case !held:
+			a.Finalizers = []string{finalizer}
+			if a, err = f.kube.CoreV1().ConfigMaps(f.namespace).Update(ctx, a, metav1.UpdateOptions{}); err != nil {
+				return err
+			}
+		}
+		if len(accounts) == 0 {
+			_, err = f.env.Cloud.Create(ctx, cloud.Resource{Name: token, Tags: map[string]string{"token": token}})
+		}
+		return err
+	}}
+	s := f.scenario()
+	s.Converged = func(s *controllertest.State) error {
+		if a, accounts := s.Get("configmaps", "a"), s.Cloud(); (a != nil) != (len(accounts) == 1) {
+			return fmt.Errorf("a is %v, the accounts are %v", a, accounts)
+		}
+		return nil
+	}
+	o := quick(t)
+	o.Faults = []controllertest.Kind{controllertest.CrashBefore, controllertest.LostResponse}
+	report := run(t, s, o)
+	for _, f := range report.Failures {
+		t.Error(f)
+	}
+	calls := slices.DeleteFunc(slices.Clone(report.Operations), func(op string) bool { return !strings.HasPrefix(op, "external ") })
+	if want := []string{"external list [hash]#1", "external create [hash]#1"}; !slices.Equal(calls[:min(2, len(calls))], want) || report.Valid < 6 {
+		t.Errorf("%d valid plans; the calls are %q, want to begin with %q", report.Valid, calls, want)
 	}
 }
 

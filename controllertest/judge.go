@@ -209,8 +209,8 @@ func (r *run) normalizeLocked(s *State) map[string]any {
 	}
 	resources := map[string][]string{}
 	for _, c := range s.cloud {
-		name := "cloud/" + masks(c.Name)
-		resources[name] = append(resources[name], masks(maskTimes(text(c.Tags))))
+		name := "cloud/" + masks(maskHashes(c.Name))
+		resources[name] = append(resources[name], masks(maskHashes(maskTimes(text(c.Tags)))))
 	}
 	for name, tags := range resources {
 		slices.Sort(tags)

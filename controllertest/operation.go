@@ -67,7 +67,7 @@ func tidy(s string) string {
 }
 
 // maskLocked replaces the parts of a text that differ in each run: generated names, the
-// namespace, uids and ids of the cloud.
+// namespace, uids, hashes such as external.Token makes of them, and ids of the cloud.
 func (r *run) maskLocked(text string) string {
 	for _, name := range r.generatedLocked() {
 		text = strings.ReplaceAll(text, name, r.generated[name])
@@ -78,7 +78,7 @@ func (r *run) maskLocked(text string) string {
 	for uid, of := range r.uids {
 		text = strings.ReplaceAll(text, string(uid), "<uid "+of.resource+">")
 	}
-	return maskIDs(text, func(id string) string {
+	return maskIDs(maskHashes(text), func(id string) string {
 		if of, ok := r.ids[id]; ok {
 			return "<id " + r.maskLocked(of) + ">"
 		}
@@ -111,6 +111,18 @@ func maskIDs(s string, mask func(id string) string) string {
 	}
 	return chosenID.ReplaceAllStringFunc(s, mask)
 }
+
+// maskHashes replaces hashes of 128 bits in the names of requests and of resources of the cloud. In
+// objects they stay: there they can be of a content, and fields that differ without faults are not
+// compared.
+func maskHashes(s string) string {
+	if len(s) < 32 {
+		return s
+	}
+	return hash.ReplaceAllString(s, "<hash>")
+}
+
+var hash = regexp.MustCompile(`\b[0-9a-f]{32}\b`)
 
 var chosenID = regexp.MustCompile(`\bid-[0-9]+\b`)
 

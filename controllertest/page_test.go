@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/controllerkit/controllerkit/internal/testdocs"
 )
 
 // TestPage: each line of a timeline is in the lane of its actor, and no text of an object
@@ -98,4 +100,9 @@ func TestFileName(t *testing.T) {
 		}
 		seen[got] = name
 	}
+}
+
+// TestFirstScenarioPage: the frame of docs/first-scenario.md compiles.
+func TestFirstScenarioPage(t *testing.T) {
+	testdocs.Vet(t, "../docs/first-scenario.md", "page_test.go")
 }
