@@ -1,6 +1,7 @@
 package controllertest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -46,7 +47,7 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference, began ti
 	case valid:
 		x.report.Passed = append(x.report.Passed, p.String())
 	case doubtful:
-		x.report.Unjudged = append(x.report.Unjudged, fmt.Sprintf("%s: %s", p, why))
+		x.report.Unjudged = append(x.report.Unjudged, fmt.Sprintf("%s: %s", p, cmp.Or(why, "it does not fit the scenario")))
 	default:
 		x.report.Invalid = append(x.report.Invalid, p.String())
 	}

@@ -148,13 +148,15 @@ func (r *run) drift(kind Kind, key objectKey) {
 	if err == nil {
 		return
 	}
+	if !refused(err) {
+		r.doubt("the user of the plan: %v", err)
+		return
+	}
 	r.note("the user of the plan: %v", err)
 	r.mu.Lock()
-	r.useless, r.soon = true, refused(err)
+	r.useless, r.soon = true, true
 	r.mu.Unlock()
-	if refused(err) {
-		r.x.keeps([]string{string(kind) + " of " + key.resource})
-	}
+	r.x.keeps([]string{string(kind) + " of " + key.resource})
 }
 
 var errNoField = errors.New("the controller has written no field that can be changed")

@@ -24,7 +24,7 @@ import (
 
 // Exit is the annotation of a Pod with the phase in which its containers end, Succeeded or
 // Failed. Without it they run until the Pod is deleted.
-const Exit = "world.controllerkit.io/exit"
+const Exit = "world.controllerkit.github.io/exit"
 
 // defaultNode is the Node of all Pods if the run has no Nodes.
 const defaultNode = "node"

@@ -27,10 +27,10 @@ import (
 
 // Down is the annotation with which a step takes a Node of [Cluster.Nodes] down, if its value is
 // "true", and up again.
-const Down = "world.controllerkit.io/down"
+const Down = "world.controllerkit.github.io/down"
 
 // runLabel of a Node has the namespace of its run.
-const runLabel = "world.controllerkit.io/run"
+const runLabel = "world.controllerkit.github.io/run"
 
 // NodeName returns the name of a Node of [Cluster.Nodes] in a run: Nodes have no namespace, and runs share
 // the API server.

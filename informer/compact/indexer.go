@@ -19,7 +19,7 @@ import (
 
 // unindexed begins the name of an index that goes with another one. It has the objects whose values
 // are not known, because they do not decode, or because the function failed.
-const unindexed = "controllerkit.io/unindexed/"
+const unindexed = "controllerkit.github.io/unindexed/"
 
 // byNamespace is cache.MetaNamespaceIndexFunc without a decoding.
 func byNamespace(obj any) ([]string, error) {

@@ -18,7 +18,7 @@ func Alone(h any) bool {
 
 // Index begins the name of an index whose function needs the metadata alone. An informer of package
 // compact calls it with objects that are a metav1.Object and have no other type.
-const Index = "controllerkit.io/header/"
+const Index = "controllerkit.github.io/header/"
 
 // Wake returns a handler that calls f at each event.
 func Wake(f func()) cache.ResourceEventHandler { return wake(f) }

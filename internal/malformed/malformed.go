@@ -45,7 +45,7 @@ func (o *Object) DeepCopyObject() runtime.Object {
 // Index is the index of malformed objects in a cache that can hold them. Its values are their
 // namespaces, and All. With the prefix Every, ByIndex returns the other objects, too.
 const (
-	Index = "controllerkit.io/malformed"
+	Index = "controllerkit.github.io/malformed"
 	All   = ""
 	Every = "*"
 )

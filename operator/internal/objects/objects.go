@@ -176,8 +176,8 @@ const (
 	ownerIndex = headers.Index + "owner"
 
 	// OwnerUID labels a child that cannot have an owner reference, and OwnerName is its annotation.
-	OwnerUID  = "controllerkit.io/owner-uid"
-	OwnerName = "controllerkit.io/owner"
+	OwnerUID  = "controllerkit.github.io/owner-uid"
+	OwnerName = "controllerkit.github.io/owner"
 )
 
 // ownersOf is the function of ownerIndex.
