@@ -33,3 +33,28 @@ func TestTestFiles(t *testing.T) {
 		}
 	}
 }
+
+// TestDomain holds that the names that the library writes to clusters have the domain of the project,
+// because another domain can be somebody else's.
+func TestDomain(t *testing.T) {
+	root(t)
+	foreign := regexp.MustCompile(`["./ ]controllerkit\.(io|dev|com|org)\b`)
+	for _, name := range published() {
+		err := filepath.WalkDir(name, func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			src, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			if found := foreign.Find(src); found != nil {
+				t.Errorf("%s has %q: use controllerkit.github.io", path, found)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
