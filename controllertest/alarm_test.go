@@ -259,7 +259,7 @@ func TestTokens(t *testing.T) {
 			return err
 		case !held:
 			a.Finalizers = []string{finalizer}
-			if a, err = f.kube.CoreV1().ConfigMaps(f.namespace).Update(ctx, a, metav1.UpdateOptions{}); err != nil {
+			if _, err = f.kube.CoreV1().ConfigMaps(f.namespace).Update(ctx, a, metav1.UpdateOptions{}); err != nil {
 				return err
 			}
 		}
