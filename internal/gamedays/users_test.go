@@ -97,14 +97,12 @@ func objectRows() []situation {
 		{
 			// The usual range of the test's API server has 254 addresses of Services, too few for these rows.
 			setup:  setup{server: []string{"--", "--service-cluster-ip-range=10.0.0.0/16"}},
-			notRun: "no complete run yet",
 			name:   "flood", title: "A tenant creates 300 websites in ten seconds", bound: 3 * time.Minute, quiet: 100, may: []string{"ControllerLatencyBudgetBurnFast"},
 			do:     func(d *day) { d.flood(300, 10*time.Second) },
 			onCall: "ControllerLatencyBudgetBurnFast if it takes more than a minute", does: "Works through them in their order; other tenants wait.", left: "a quota of websites, or a priority in the queue",
 		},
 		{
 			setup:  setup{server: []string{"--", "--service-cluster-ip-range=10.0.0.0/16"}},
-			notRun: "no complete run yet",
 			name:   "flood2k", title: "A tenant creates 2,000 websites in a minute", soak: true, bound: 10 * time.Minute, quiet: 500, may: []string{"ControllerLatencyBudgetBurnFast"},
 			do:     func(d *day) { d.flood(2000, time.Minute) },
 			onCall: "ControllerLatencyBudgetBurnFast", does: "Works through them in their order; other tenants wait.", left: "a quota of websites, or a priority in the queue",
