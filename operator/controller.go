@@ -36,8 +36,10 @@ type Controller struct {
 	// be set before Run. A field that is zero gets this value in Run:
 	//
 	//	Workers      4, so calls with different keys run at once
-	//	Queue        queue.New, with the operator's metrics; for your own limits set one with a
-	//	             RateLimiter, and with the operator's Metrics as its MetricsProvider
+	//	Queue        queue.New, with the operator's metrics, in which namespaces take turns, so
+	//	             that the objects of one tenant do not wait for those of another; for your
+	//	             own limits set one with a RateLimiter, and with the operator's Metrics as
+	//	             its MetricsProvider
 	//	Gate         consistency.New, for the resources of the operator
 	//	Metrics      the operator's
 	//	GracePeriod  20/28 of the operator's GracePeriod: 20s
@@ -245,7 +247,7 @@ func (c *Controller) prepare() {
 		loop.Metrics = o.Metrics
 	}
 	if kube.IsNil(loop.Queue) {
-		loop.Queue = queue.New(queue.Config[types.NamespacedName]{Name: loop.Name, MetricsProvider: o.Metrics})
+		loop.Queue = queue.New(queue.Config[types.NamespacedName]{Name: loop.Name, MetricsProvider: o.Metrics, Group: func(key types.NamespacedName) string { return key.Namespace }})
 	}
 	loop.Workers = cmp.Or(loop.Workers, 4)
 	loop.GracePeriod = cmp.Or(loop.GracePeriod, o.part(20))
