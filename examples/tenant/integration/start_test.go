@@ -1,11 +1,14 @@
 package integration_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
 	"github.com/controllerkit/controllerkit/internal/lab"
@@ -74,6 +77,13 @@ func TestStartFails(t *testing.T) {
 				}
 				server.Stop() // without the CRD its informer of tenants would log errors until the end
 				if err := server.Kube.Discovery().RESTClient().Delete().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/tenants.tenancy.example.com").Do(t.Context()).Error(); err != nil {
+					t.Fatal(err)
+				}
+				// The API server serves the resource for a moment longer, of which no event tells.
+				if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+					err := server.Kube.Discovery().RESTClient().Get().AbsPath("/apis/tenancy.example.com/v1alpha1/tenants").Do(ctx).Error()
+					return apierrors.IsNotFound(err), nil
+				}); err != nil {
 					t.Fatal(err)
 				}
 				return file
