@@ -174,44 +174,55 @@ func TestPresentState(t *testing.T) {
 	}
 }
 
+const accountFinalizer = "example.com/account"
+
+// account creates the account of a, behind a finalizer, or deletes it if a is being deleted. It
+// returns the account, or nil if there is none.
+func (f *following) account(ctx context.Context, a *corev1.ConfigMap, want cloud.Resource) (*cloud.Resource, error) {
+	accounts, err := f.env.Cloud.List(ctx, want.Name)
+	if err != nil {
+		return nil, err
+	}
+	api := f.kube.CoreV1().ConfigMaps(f.namespace)
+	switch held := slices.Contains(a.Finalizers, accountFinalizer); {
+	case a.DeletionTimestamp != nil && !held:
+		return nil, nil
+	case a.DeletionTimestamp != nil:
+		for _, account := range accounts {
+			if err := f.env.Cloud.Delete(ctx, account.ID); err != nil && !errors.Is(err, cloud.ErrNotFound) {
+				return nil, err
+			}
+		}
+		a.Finalizers = nil
+		_, err = api.Update(ctx, a, metav1.UpdateOptions{})
+		return nil, err
+	case !held:
+		a.Finalizers = []string{accountFinalizer}
+		updated, err := api.Update(ctx, a, metav1.UpdateOptions{})
+		if err != nil {
+			return nil, err
+		}
+		*a = *updated
+	}
+	if len(accounts) > 0 {
+		return &accounts[0], nil
+	}
+	account, err := f.env.Cloud.Create(ctx, want)
+	return &account, err
+}
+
 // TestStoredIDs: the id that the cloud chooses differs from run to run, and a
 // controller may store it.
 //
 // Proves X1.
 func TestStoredIDs(t *testing.T) {
 	t.Parallel()
-	const finalizer = "example.com/account"
 	f := follower{reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
-		accounts, err := f.env.Cloud.List(ctx, string(a.UID))
-		if err != nil {
+		account, err := f.account(ctx, a, cloud.Resource{Name: string(a.UID)})
+		if err != nil || account == nil {
 			return err
 		}
-		switch held := slices.Contains(a.Finalizers, finalizer); {
-		case a.DeletionTimestamp != nil && !held:
-			return nil
-		case a.DeletionTimestamp != nil:
-			for _, account := range accounts {
-				if err := f.env.Cloud.Delete(ctx, account.ID); err != nil && !errors.Is(err, cloud.ErrNotFound) {
-					return err
-				}
-			}
-			a.Finalizers = nil
-			_, err = f.kube.CoreV1().ConfigMaps(f.namespace).Update(ctx, a, metav1.UpdateOptions{})
-			return err
-		case !held:
-			a.Finalizers = []string{finalizer}
-			if a, err = f.kube.CoreV1().ConfigMaps(f.namespace).Update(ctx, a, metav1.UpdateOptions{}); err != nil {
-				return err
-			}
-		}
-		if len(accounts) == 0 {
-			account, err := f.env.Cloud.Create(ctx, cloud.Resource{Name: string(a.UID)})
-			if err != nil {
-				return err
-			}
-			accounts = append(accounts, account)
-		}
-		return f.annotate(ctx, a, "account", accounts[0].ID)
+		return f.annotate(ctx, a, "account", account.ID)
 	}}
 	s := f.scenario()
 	s.Converged = func(s *controllertest.State) error {
@@ -238,34 +249,9 @@ func TestStoredIDs(t *testing.T) {
 // external, is the same in each run, and the calls with it get faults.
 func TestTokens(t *testing.T) {
 	t.Parallel()
-	const finalizer = "example.com/account"
 	f := follower{reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
-		token := external.Token(a, finalizer)
-		accounts, err := f.env.Cloud.List(ctx, token)
-		if err != nil {
-			return err
-		}
-		switch held := slices.Contains(a.Finalizers, finalizer); {
-		case a.DeletionTimestamp != nil && !held:
-			return nil
-		case a.DeletionTimestamp != nil:
-			for _, account := range accounts {
-				if err := f.env.Cloud.Delete(ctx, account.ID); err != nil && !errors.Is(err, cloud.ErrNotFound) {
-					return err
-				}
-			}
-			a.Finalizers = nil
-			_, err = f.kube.CoreV1().ConfigMaps(f.namespace).Update(ctx, a, metav1.UpdateOptions{})
-			return err
-		case !held:
-			a.Finalizers = []string{finalizer}
-			if _, err = f.kube.CoreV1().ConfigMaps(f.namespace).Update(ctx, a, metav1.UpdateOptions{}); err != nil {
-				return err
-			}
-		}
-		if len(accounts) == 0 {
-			_, err = f.env.Cloud.Create(ctx, cloud.Resource{Name: token, Tags: map[string]string{"token": token}})
-		}
+		token := external.Token(a, accountFinalizer)
+		_, err := f.account(ctx, a, cloud.Resource{Name: token, Tags: map[string]string{"token": token}})
 		return err
 	}}
 	s := f.scenario()

@@ -59,7 +59,7 @@ func unreached(err error) bool {
 	return apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsServiceUnavailable(err)
 }
 
-// asked stores that the user sends a request. It returns the function to call at its end.
+// userAsksLocked stores that the user sends a request. It returns the function to call at its end.
 func (r *run) userAsksLocked(op *fault.Op) (finally func()) {
 	sent := time.Now()
 	r.slow.begin(op, sent)
@@ -108,8 +108,8 @@ func (r *run) hindered(err error, began time.Time) (why string, hindered bool) {
 // endless is the number of writes without rest that count as endless, also on a busy machine.
 const endless = 50
 
-// unjudged returns why it is unknown whether the cluster would come to rest, if it is. The controller
-// had less than Options.ConvergeTimeout in which nothing hindered it, and did not write without end.
+// unjudged returns why it is unknown whether the cluster would come to rest, if it is unknown: the
+// machine hindered the controller for too long, and the controller did not write without end.
 func (r *run) unjudged() (why string, unjudged bool) {
 	limit := maxLate * r.x.options.ConvergeTimeout
 	r.mu.Lock()

@@ -42,8 +42,8 @@ func drifts(kind Kind, ref *reference) []plan {
 	return plans
 }
 
-// restores reports whether the controller may restore a kind of drift of a resource. It has
-// not if an earlier plan has shown so.
+// restores reports whether the controller may restore a kind of drift of a resource: no earlier
+// plan has shown that it leaves that to a person.
 func (x *explorer) restores(kind Kind, resource string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

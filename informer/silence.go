@@ -29,8 +29,8 @@ const defaultSilence = 3 * time.Minute
 // client-go's own pauses do not, so that an informer would outlast its stop by up to a minute.
 // A response to any request of the config ends the pauses of those that did not reach it: after
 // an outage the caches are fresh a second or two after a leader's next renewal. If an informer's
-// requests fail, a line of log has the reason within 10s, and again each minute. Watches of others
-// are sent again only if they begin with a list.
+// requests fail, a line of log has the reason within 10s, and again each minute. A watch
+// that no informer sends is sent again only if it has sendInitialEvents.
 //
 // It concerns all watches of the config, not only the watches of informers. A watch that does
 // not ask for bookmarks, and one of an aggregated API server without bookmarks, ends after each

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -191,6 +192,33 @@ func TestRulesAreSorted(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("resources of rules of a group: got %v, want %v", got, want)
+	}
+}
+
+// TestTurns tests that namespaces take turns in the queue: an object of one does not wait for the many
+// of another.
+func TestTurns(t *testing.T) {
+	op, err := operator.New(nowhere(), operator.Options{Name: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := op.Controller("a", nothing)
+	operator.For(c, corev1.Resource("configmaps"), newFactory().Core().V1().ConfigMaps())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = op.Run(ctx) // it makes the queue; there is no API server
+	for i := range 100 {
+		c.Loop.Queue.Add(types.NamespacedName{Namespace: "red", Name: strconv.Itoa(i)})
+	}
+	c.Loop.Queue.Add(types.NamespacedName{Namespace: "blue", Name: "home"})
+	var got []string
+	for range 2 {
+		key, _ := c.Loop.Queue.Get()
+		got = append(got, key.Namespace)
+		c.Loop.Queue.Done(key)
+	}
+	if slices.Sort(got); !slices.Equal(got, []string{"blue", "red"}) {
+		t.Errorf("the first two keys are of %v, want one of each namespace", got)
 	}
 }
 

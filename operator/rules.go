@@ -19,8 +19,8 @@ import (
 //	op.Writes(v1.Resource("widgets"), "patch")                   // finalizers
 //	op.Writes(v1.Resource("widgets/status"), "update")
 //
-// Kinds that are known only at run time have the resource "*", all of a group, or of all groups if
-// the group is "*" too.
+// For kinds that are known only at run time, the resource "*" stands for all resources and
+// subresources of the group, and with the group "*" of all groups. Run does not check it.
 //
 // Run returns an error if the API server does not serve it, for example if the status
 // subresource of a CustomResourceDefinition is missing. The first request of each kind by clients of

@@ -8,7 +8,7 @@
 //	World: world.Cluster{}.Run,
 //
 // A Pod is then bound to a Node, runs, is ready, and has an IP of its own. The annotation
-// [Exit] ends it, and a deletion stops it first. Most callers need only that. Without an
+// [Exit] ends it. If it is deleted, its containers end before the object goes. Most callers need only that. Without an
 // exploration, call Run with a [controllertest.Env] that has a Namespace.
 //
 // # Guarantees
@@ -17,12 +17,12 @@
 //     only forward, deleted from the API server after it has ended.
 //   - WD2: Running Pods of a run have distinct IPs, the lowest that are free.
 //   - WD3: A claim stays while a Pod that is bound uses it.
-//   - WD4: While a Node is down, its Pods are not ready, those without a toleration are
-//     deleted, and stay until the Node is back or deleted.
+//   - WD4: While a Node is down, its Pods are not ready. Pods that do not tolerate it without a
+//     limit are terminating until the Node is back or deleted.
 //
 // # Caveats
 //
-//   - Pods are bound without a look at resources and affinity, except the Node's name of a
-//     DaemonSet.
+//   - Pods are bound without a look at resources and affinity, except the affinity by which the
+//     controller of DaemonSets names a Node.
 //   - Containers do not restart, volumes are not mounted, and probes are not called.
 package world

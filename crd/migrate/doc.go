@@ -33,11 +33,11 @@
 //     the pass begins again.
 //   - VM4: If the process dies at any request, the next Migrator continues, and reaches the same
 //     result.
-//   - VM5: If an object cannot be written, or its field is absent from the storage version under
-//     the conversion None, the error names it, the other objects are migrated, and
+//   - VM5: If an object cannot be written, or the storage version lacks one of its fields under the
+//     conversion None, the error names it, the other objects are migrated, and
 //     status.storedVersions stays.
-//   - VM6: If a version is not served, and Once has returned nil, the version can be removed, and
-//     the next apply of each manager succeeds.
+//   - VM6: If Once returns nil while a version is not served, the version can be removed, and the
+//     next apply of each manager succeeds.
 //   - VM7: If Helm or OLM manages the definition, or the live one has a newer version or a field
 //     that the given one lacks, Install does not write it.
 //
