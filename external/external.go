@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -139,6 +140,13 @@ func once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj 
 	id, found, err := r.Find(ctx, token)
 	if err != nil {
 		return "", 0, fmt.Errorf("find: %w", err)
+	}
+	if note, on := calls.InPreview(ctx); on {
+		if !found {
+			note("create " + r.Annotation)
+			return "", time.Second, nil
+		}
+		return id, 0, nil // the intent is not stored, so the id cannot be
 	}
 	if !found {
 		if pending && !unreadable {

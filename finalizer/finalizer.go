@@ -78,6 +78,10 @@ func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 	if !Has(obj, name) {
 		return Held[T]{}, false, nil
 	}
+	if note, on := calls.InPreview(ctx); on {
+		note("run the cleanup of the finalizer " + name + ", and remove it")
+		return Held[T]{}, false, nil
+	}
 	if err := cleanup(ctx, Held[T]{object: obj, name: name, client: c}); err != nil {
 		noteBlocked(ctx, name, obj, err)
 		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup: %w", name, err)

@@ -38,6 +38,7 @@ import (
 	"github.com/controllerkit/controllerkit/operator/internal/source"
 	"github.com/controllerkit/controllerkit/operator/internal/stray"
 	"github.com/controllerkit/controllerkit/operator/internal/warn"
+	"github.com/controllerkit/controllerkit/preview"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/recorder"
 	"github.com/controllerkit/controllerkit/serve"
@@ -86,6 +87,11 @@ type Options struct {
 	// Metrics receives all metrics, and its Handler is served at /metrics. nil means
 	// metrics.New(nil).
 	Metrics *metrics.Metrics
+
+	// Preview makes Run show what the controllers would do: each key runs once, all writes are dry runs,
+	// and then Run returns. There is no election, no listener and no Event. See package preview.
+	// nil means none.
+	Preview *preview.Preview
 }
 
 // Operator is a process with one or more controllers. Make one with [New], add
@@ -225,6 +231,9 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 	op.Config.Wrap(informer.ConsistentLists)
 	op.Config.Wrap(informer.EndSilentWatches(0))
 	op.Config.Wrap(op.transports.Wrap)
+	if o.Preview != nil {
+		op.Config.Wrap(o.Preview.Transport) // before the others: they ignore dry runs
+	}
 	return op, nil
 }
 
@@ -252,6 +261,13 @@ func (op *Operator) Run(ctx context.Context) error {
 	if op.running.Load() {
 		return errors.New("operator: Run was called twice: make another Operator, with clients from its Config and new informers")
 	}
+	if op.options.Preview != nil {
+		return op.preview(ctx)
+	}
+	return op.run(ctx)
+}
+
+func (op *Operator) run(ctx context.Context) error {
 	for _, c := range op.controllers {
 		c.prepare()
 	}

@@ -77,3 +77,15 @@ func NoteCleanup(ctx context.Context, finalizer string, steps []string, since ti
 		o.Blocked(finalizer, steps, since)
 	}
 }
+
+// Preview is the key of a function in the context of a call whose writes are dry runs. It gets a text
+// that says which effect outside of the API server the call has left out:
+//
+//	func(text string)
+type Preview struct{}
+
+// InPreview returns the function Preview of ctx, and whether it has one.
+func InPreview(ctx context.Context) (note func(text string), on bool) {
+	note, on = ctx.Value(Preview{}).(func(text string))
+	return note, on
+}

@@ -3,6 +3,7 @@ package tenure
 import (
 	"net/http"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -16,7 +17,7 @@ type Guard struct {
 
 // RoundTrip implements http.RoundTripper.
 func (g *Guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	if !kube.IsWrite(req) {
+	if _, preview := calls.InPreview(req.Context()); preview || !kube.IsWrite(req) { // package preview has no term, and sends dry runs
 		return g.Next.RoundTrip(req)
 	}
 	admitted, err := g.Admit(req)

@@ -150,6 +150,15 @@ func deleteOptions(req *http.Request, t Target) *metav1.DeleteOptions {
 	return &e.DeleteOptions
 }
 
+// DeleteOptions returns the options of a deletion from its body.
+func DeleteOptions(header http.Header, body []byte) (*metav1.DeleteOptions, error) {
+	var e eviction
+	if err := decode(mediaType(header), body, &e.DeleteOptions); err != nil {
+		return nil, err
+	}
+	return &e.DeleteOptions, nil
+}
+
 // sent returns the body of the request, nil if it cannot be read a second time.
 func sent(req *http.Request) []byte {
 	if req.GetBody == nil {

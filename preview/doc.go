@@ -1,0 +1,46 @@
+// Package preview shows what a controller would change: each key runs once, and each write is a dry run.
+//
+// Somebody who upgrades an operator wants to know first whether it restarts the Pods of all users.
+// Package operator needs one option and a report:
+//
+//	p := &preview.Preview{}
+//	op, err := operator.New(config, operator.Options{Name: "widgets", Preview: p})
+//	...
+//	err = op.Run(ctx) // returns when each key has run
+//	report := p.Report()
+//	report.WriteText(os.Stdout)
+//	os.Exit(report.ExitCode())
+//
+// The process needs the Role of the operator, because no right is for dry runs alone. It takes no
+// Lease, so it runs beside the present version. Effects outside of the API server are not
+// dry: guard them with [Skip].
+//
+// # Other loops
+//
+// Wrap the configuration of all clients with [Preview.Transport], give each loop a queue of [NewQueue],
+// begin each call with [Preview.Begin], and stop when [Preview.Done] is closed.
+//
+// # How it works
+//
+// The transport asks for a dry run in each write, so the API server defaults, validates and admits it,
+// and stores nothing. It reads the object before the write and compares it with the response. In
+// the rest of the call, a read of the object by its name returns the response.
+//
+// # Guarantees
+//
+//   - PV1: No request of Transport changes something, whatever the code asks for: a write that cannot be a dry run is not
+//     sent, and its error says so.
+//   - PV2: Report has each write that the last call of a key sent and that would change an object, with its fields.
+//   - PV3: In a preview, no cleanup of a finalizer and no Create of package external is
+//     called. Report names them.
+//   - PV4: If each key has run, Done is closed.
+//
+// # Caveats
+//
+//   - A preview shows the first call of each key, and not what follows from its writes. A write to an object that
+//     the call would have created fails with NotFound.
+//   - A list does not show the writes of the call.
+//   - Clients of other configurations, and effects that are not guarded, are real.
+//   - A webhook with side effects refuses dry runs, and its error is in Report. An API server of an extension that has no
+//     dry runs gets no write.
+package preview

@@ -1,0 +1,144 @@
+package preview
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// A Preview collects what the calls of one process would change. The zero Preview is ready to use. It must
+// not be copied, and its methods may be called concurrently.
+type Preview struct {
+	mu       sync.Mutex // guards the fields below
+	calls    map[id]*call
+	stray    call // the writes without a call
+	queues   map[any]bool
+	done     chan struct{}
+	ended    bool
+	dryGroup map[string]error // by group and version, of extensions
+}
+
+// id names a key.
+type id struct{ controller, key string }
+
+// A call is the last call of a key.
+type call struct {
+	mu      sync.Mutex // guards the fields below
+	changes []Change
+	skipped []string
+	omitted int
+	err     error
+	after   map[string][]byte // what objects would be, as JSON, by path; nil if they would be gone
+}
+
+// callKey is the key of a *call in a context.
+type callKey struct{}
+
+// Begin returns the context of a call of a controller with a key, and a function for the end of the call. If the key
+// runs again, the later call counts.
+func (p *Preview) Begin(ctx context.Context, controller, key string) (context.Context, func(error)) {
+	c := &call{}
+	p.mu.Lock()
+	if p.calls == nil {
+		p.calls = map[id]*call{}
+	}
+	p.calls[id{controller, key}] = c
+	p.mu.Unlock()
+	ctx = context.WithValue(context.WithValue(ctx, callKey{}, c), calls.Preview{}, c.skip)
+	return ctx, func(err error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.err, c.after = err, nil
+	}
+}
+
+const (
+	maxText  = 1 << 10 // bytes of an error or a skipped effect
+	maxShown = 1000    // changes, and skipped effects, of a call
+)
+
+func (c *call) skip(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.skipped) == maxShown {
+		c.omitted++
+		return
+	}
+	c.skipped = append(c.skipped, kube.Printable(text, maxText))
+}
+
+func (c *call) change(change Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.changes) == maxShown {
+		c.omitted++
+		return
+	}
+	c.changes = append(c.changes, change)
+}
+
+// Skip reports whether ctx is that of a call in a preview. Report then shows the text, which says what the
+// call would do:
+//
+//	if preview.Skip(ctx, "make the DNS record %s", name) {
+//		return nil
+//	}
+//
+// It is for effects outside of the API server. Outside of a preview it costs no memory but its arguments.
+func Skip(ctx context.Context, format string, args ...any) bool {
+	note, on := calls.InPreview(ctx)
+	if on {
+		note(fmt.Sprintf(format, args...))
+	}
+	return on
+}
+
+// Done is closed when all queues of [NewQueue] are empty and their calls have ended. Without a queue
+// it never is.
+func (p *Preview) Done() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.doneLocked()
+}
+
+func (p *Preview) doneLocked() chan struct{} {
+	if p.done == nil {
+		p.done = make(chan struct{})
+	}
+	return p.done
+}
+
+// idle notes that a queue has no work left.
+func (p *Preview) idle(queue any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.queues, queue)
+	if len(p.queues) == 0 && !p.ended {
+		p.ended = true
+		close(p.doneLocked())
+	}
+}
+
+// Report returns what the calls that have ended would change, in the order of controllers and keys.
+func (p *Preview) Report() *Report {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := &Report{Keys: len(p.calls)}
+	ids := make([]id, 0, len(p.calls))
+	for id := range p.calls {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b id) int {
+		return cmp.Or(cmp.Compare(a.controller, b.controller), cmp.Compare(a.key, b.key))
+	})
+	for _, id := range ids {
+		r.add(id, p.calls[id])
+	}
+	r.add(id{}, &p.stray)
+	return r
+}

@@ -1,0 +1,313 @@
+package preview_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/external"
+	"github.com/controllerkit/controllerkit/preview"
+)
+
+// TestQueue runs two loops, one of them with keys that fail. Proves PV4.
+func TestQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &preview.Preview{}
+		quick, slow, empty := preview.NewQueue[string](p), preview.NewQueue[string](p), preview.NewQueue[string](p)
+		var mu sync.Mutex
+		var got []string
+		work := func(q workqueue.TypedRateLimitingInterface[string], workers int) {
+			for range workers {
+				go func() {
+					for {
+						key, stop := q.Get()
+						if stop {
+							return
+						}
+						mu.Lock()
+						got = append(got, fmt.Sprint(key, " ", q.NumRequeues(key)))
+						mu.Unlock()
+						q.Add(key) // an event while it runs
+						if strings.HasPrefix(key, "bad") {
+							q.AddRateLimited(key)
+						} else {
+							q.AddAfter(key, 1)
+						}
+						q.Done(key)
+					}
+				}()
+			}
+		}
+		quick.Add("a")
+		quick.AddAfter("b", 3600e9)
+		quick.Add("a")
+		slow.AddRateLimited("bad")
+		if quick.Len() != 2 {
+			t.Errorf("the queue has %d keys, want 2", quick.Len())
+		}
+		work(quick, 3)
+		work(slow, 1)
+		synctest.Wait()
+		select {
+		case <-p.Done():
+			t.Fatal("Done is closed before the last queue has a loop")
+		default:
+		}
+		work(empty, 1)
+		<-p.Done()
+		slices.Sort(got)
+		if want := []string{"a 0", "b 0", "bad 0", "bad 1", "bad 2"}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		for _, q := range []workqueue.TypedRateLimitingInterface[string]{quick, slow, empty} {
+			q.ShutDown()
+			q.Add("late")
+			if q.Len() != 0 || !q.ShuttingDown() {
+				t.Error("a queue takes keys after the stop")
+			}
+		}
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+func answer(code int, body string) *http.Response {
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body))}
+}
+
+// TestExtension has API servers of extensions with several documents. Proves PV1.
+func TestExtension(t *testing.T) {
+	for name, tt := range map[string]struct {
+		code     int
+		document string
+		sent     bool
+	}{
+		"in the operation":   {200, `{"paths":{"/apis/x.example.com/v1/widgets":{"post":{"parameters":[{"name":"dryRun"}]}}}}`, true},
+		"by reference":       {200, `{"paths":{"/apis/x.example.com/v1/widgets/{name}":{"parameters":[{"$ref":"#/components/parameters/dryRun-a1"}]}}}`, true},
+		"of another":         {200, `{"paths":{"/apis/x.example.com/v1/gadgets":{"post":{"parameters":[{"name":"dryRun"}]}}}}`, false},
+		"without dry runs":   {200, `{"paths":{"/apis/x.example.com/v1/widgets":{"post":{"parameters":[{"name":"pretty"}]}}}}`, false},
+		"without a document": {404, `{}`, false},
+		"not JSON":           {200, `<html>`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var sent []string
+				p := &preview.Preview{}
+				rt := p.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+					if strings.HasPrefix(req.URL.Path, "/openapi/") {
+						return answer(tt.code, tt.document), nil
+					}
+					sent = append(sent, req.Method+" "+req.URL.String())
+					return answer(201, `{"kind":"Widget","metadata":{"name":"one"}}`), nil
+				}))
+				req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://server/apis/x.example.com/v1/widgets", strings.NewReader(`{}`))
+				for range 2 {
+					resp, err := rt.RoundTrip(req)
+					if err == nil {
+						resp.Body.Close()
+					}
+					var unsent controllerkit.UnsentError
+					if (err == nil) != tt.sent || !tt.sent && !errors.As(err, &unsent) {
+						t.Fatalf("got %v, want that it is sent: %v", err, tt.sent)
+					}
+				}
+				want := []string(nil)
+				if tt.sent {
+					want = []string{"POST http://server/apis/x.example.com/v1/widgets?dryRun=All", "POST http://server/apis/x.example.com/v1/widgets?dryRun=All"}
+				}
+				if diff := cmp.Diff(want, sent); diff != "" {
+					t.Errorf("requests: (-want +got)\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// TestUnreadable sends requests that cannot be made dry runs.
+func TestUnreadable(t *testing.T) {
+	p := &preview.Preview{}
+	rt := p.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+		t.Errorf("%s %s is sent", req.Method, req.URL)
+		return answer(200, `{}`), nil
+	}))
+	for _, tt := range []struct {
+		method, path string
+		body         io.Reader
+	}{
+		{http.MethodDelete, "/api/v1/namespaces/a/pods/b", strings.NewReader("not a body")},
+		{http.MethodPut, "/api/v1/namespaces/a/pods/b", io.MultiReader(strings.NewReader("x"), failing{})},
+		{http.MethodPut, "/api/v1/namespaces/a/pods/b", io.LimitReader(zeros{}, 1<<30)},
+		{http.MethodPost, "/elsewhere", strings.NewReader("{}")},
+		{http.MethodPost, "/api/v1/namespaces/a/pods/b/portforward", nil},
+		{http.MethodConnect, "/api/v1/namespaces/a/pods/b", nil},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://server"+tt.path, tt.body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := rt.RoundTrip(req)
+		if err == nil {
+			resp.Body.Close()
+			t.Errorf("%s %s: no error", tt.method, tt.path)
+		}
+	}
+}
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errors.New("cut") }
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// TestOutside has the effects outside of the API server. Proves PV3.
+func TestOutside(t *testing.T) {
+	if preview.Skip(t.Context(), "nothing") {
+		t.Error("Skip outside of a preview")
+	}
+	p := &preview.Preview{}
+	ctx, end := p.Begin(t.Context(), "test", "a\x1bb")
+	if !preview.Skip(ctx, "make %s", "the record\n") {
+		t.Error("Skip reports no preview")
+	}
+	end(errors.New("a\x1b[31m"))
+	again, end := p.Begin(t.Context(), "test", "many")
+	for n := range 1500 {
+		preview.Skip(again, "%d", n)
+	}
+	end(nil)
+	again, end = p.Begin(t.Context(), "test", "again")
+	preview.Skip(again, "first")
+	end(errors.New("stale"))
+	_, end = p.Begin(t.Context(), "test", "again")
+	end(nil)
+	r := p.Report()
+	want := []preview.Call{{Controller: "test", Key: `a\x1bb`, Skipped: []string{`make the record\n`}, Error: `a\x1b[31m`}}
+	if diff := cmp.Diff(want, r.Calls[:1]); diff != "" || len(r.Calls) != 2 || len(r.Calls[1].Skipped) != 1000 || r.Calls[1].Omitted != 500 {
+		t.Errorf("%d calls, (-want +got)\n%s", len(r.Calls), diff)
+	}
+	if code := r.ExitCode(); code != 1 {
+		t.Errorf("the exit code is %d, want 1", code)
+	}
+	if code := (&preview.Report{Keys: 3}).ExitCode(); code != 0 {
+		t.Errorf("the exit code without changes is %d, want 0", code)
+	}
+}
+
+// TestExternal runs Once of package external.
+func TestExternal(t *testing.T) {
+	for _, exists := range []bool{false, true} {
+		p := &preview.Preview{}
+		ctx, end := p.Begin(t.Context(), "test", "one")
+		obj := configMap("one", "red")
+		obj.UID, obj.ResourceVersion, obj.Namespace = "u", "1", "ns"
+		id, wait, err := external.Once(ctx, patcher{obj}, obj, external.Resource{
+			Annotation: "example.com/bucket",
+			Find: func(context.Context, string) (string, bool, error) {
+				return map[bool]string{true: "i-1"}[exists], exists, nil
+			},
+			Create: func(context.Context, string) (string, error) {
+				t.Error("Create is called")
+				return "i-2", nil
+			},
+		})
+		end(err)
+		if err != nil || exists && id != "i-1" || !exists && (id != "" || wait <= 0) {
+			t.Errorf("exists %v: got %q, %v, %v", exists, id, wait, err)
+		}
+		if calls := p.Report().Calls; exists != (len(calls) == 0) || !exists && calls[0].Skipped[0] != "create example.com/bucket" {
+			t.Errorf("exists %v: %v", exists, calls)
+		}
+	}
+}
+
+// TestText has the report for people, and that for programs.
+func TestText(t *testing.T) {
+	r := &preview.Report{Keys: 3, Calls: []preview.Call{
+		{Controller: "websites", Key: "shop/front", Skipped: []string{"make the record"}, Changes: []preview.Change{
+			{
+				Action: preview.Modify, Resource: "deployments.apps", Namespace: "shop", Name: "front", RestartsPods: true, Omitted: 2,
+				Fields: []preview.Field{{Path: ".spec.replicas", Old: "1", New: "2"}, {Path: ".spec.paused", New: "false"}},
+			},
+			{Action: preview.Modify, Resource: "deployments.apps", Namespace: "shop", Name: "front", Subresource: "status", Note: "Its fields are not known: x"},
+			{Action: preview.Create, Resource: "namespaces", Name: "new"},
+		}},
+		{Controller: "websites", Key: "shop/other", Error: "stale"},
+		{Omitted: 3, Changes: []preview.Change{{Action: preview.Destroy, Resource: "pods", Namespace: "shop", Name: "gone"}}},
+	}}
+	const want = `websites shop/front
+  change deployments.apps shop/front: restarts Pods
+    .spec.replicas: 1 -> 2
+    .spec.paused: (absent) -> false
+    and 2 more fields
+  change deployments.apps/status shop/front
+    Its fields are not known: x
+  create namespaces new
+  skipped: make the record
+websites shop/other
+  failed: stale
+outside of a call
+  delete pods shop/gone
+  and 3 more
+3 keys ran. 1 object would be created, 1 changed, 1 deleted. Pods are restarted by 1 change. 1 effect outside of the API server skipped. 1 key failed, and can show less than they would change.
+`
+	var text bytes.Buffer
+	if err := r.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, text.String()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if err := r.WriteText(broken{}); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("a writer that fails: %v", err)
+	}
+	data, err := json.Marshal(r)
+	var back preview.Report
+	if err != nil || json.Unmarshal(data, &back) != nil || !cmp.Equal(*r, back) {
+		t.Errorf("JSON %s, %v", data, err)
+	}
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// patcher answers each patch with the object that it has, and the annotations of the patch.
+type patcher struct{ obj *corev1.ConfigMap }
+
+func (p patcher) Patch(_ context.Context, _ string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*corev1.ConfigMap, error) {
+	obj := p.obj.DeepCopy()
+	var operations []struct {
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	if err := json.Unmarshal(data, &operations); err != nil {
+		return nil, err
+	}
+	for _, o := range operations {
+		if m, ok := o.Value.(map[string]any); ok {
+			obj.Annotations = map[string]string{"example.com/bucket": fmt.Sprint(m["example.com/bucket"])}
+		}
+	}
+	return obj, nil
+}

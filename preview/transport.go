@@ -1,0 +1,433 @@
+package preview
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/wire"
+	"github.com/controllerkit/controllerkit/preview/internal/diff"
+)
+
+// publishing is how often, once a second, a document is read: that of a new CustomResourceDefinition comes a moment after it.
+const publishing = 5
+
+// maxBody bounds the bytes of a body that is read: the API server accepts 3 MiB.
+const maxBody = 16 << 20
+
+// refusedError is the error of a request that was not sent.
+type refusedError string
+
+func (e refusedError) Error() string { return "preview: not sent: " + string(e) }
+
+// NotSent returns true, for package consistency.
+func (refusedError) NotSent() bool { return true }
+
+// Transport returns a transport that makes each write a dry run and notes what it would change. It has the form
+// of rest.Config.Wrap. Wrap the configuration before clients are made of it. A write needs up to two requests more: a read of
+// the object, and, for an extension, one read of its OpenAPI document. Events, and what the API server does not store, such as reviews and
+// tokens, are not in the report.
+func (p *Preview) Transport(next http.RoundTripper) http.RoundTripper {
+	if kube.IsNil(next) {
+		next = http.DefaultTransport
+	}
+	return &transport{p, next}
+}
+
+type transport struct {
+	preview *Preview
+	next    http.RoundTripper
+}
+
+// WrappedRoundTripper returns the inner transport, for client-go.
+func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	c, ok := req.Context().Value(callKey{}).(*call)
+	if !ok {
+		c = &t.preview.stray
+	}
+	if !kube.IsWrite(req) {
+		if resp := c.read(req); resp != nil {
+			return resp, nil
+		}
+		return t.next.RoundTrip(req)
+	}
+	target, verb, ok := wire.Parse(req)
+	if unstored(target) {
+		return t.next.RoundTrip(req)
+	}
+	resp, err := t.write(req, c, target, verb, ok)
+	if req.Body != nil {
+		_ = req.Body.Close() // a RoundTripper closes it
+	}
+	return resp, err
+}
+
+// unstored reports whether a write changes nothing: a review of rights or tokens, or a token.
+func unstored(t wire.Target) bool {
+	return t.Resource.Group == "authentication.k8s.io" || t.Resource.Group == "authorization.k8s.io" ||
+		t.Resource == schema.GroupResource{Resource: "serviceaccounts"} && t.Subresource == "token"
+}
+
+func (t *transport) write(req *http.Request, c *call, target wire.Target, verb string, known bool) (*http.Response, error) {
+	if !known {
+		return nil, refusedError(fmt.Sprintf("%s %s cannot be a dry run", req.Method, kube.Printable(req.URL.Path, maxText)))
+	}
+	if err := t.preview.dryRuns(req, t.next, target); err != nil {
+		return nil, err
+	}
+	dry, wanted, err := dryRun(req, verb)
+	if err != nil {
+		return nil, err
+	}
+	if wanted || events(target) { // a dry run of the caller, or one that nobody wants to see
+		return t.next.RoundTrip(dry)
+	}
+	change := Change{Resource: target.Resource.String(), Subresource: target.Subresource, Namespace: target.Namespace, Name: target.Name}
+	object := req.URL.Path
+	if target.Subresource != "scale" { // which has fields of its own
+		object = strings.TrimSuffix(object, "/"+target.Subresource)
+	}
+	var before map[string]any
+	if target.Name != "" && verb != "create" {
+		if before, err = read(req, t.next, object); err != nil {
+			change.Note = kube.Printable("Its fields are not known: "+err.Error(), maxText)
+		}
+	}
+	resp, err := t.next.RoundTrip(dry)
+	if err != nil || resp.StatusCode >= http.StatusMultipleChoices {
+		return resp, err
+	}
+	body, err := hold(resp)
+	if err != nil {
+		return resp, nil //nolint:nilerr // the caller gets the error with the rest of the body
+	}
+	after := t.object(dry, resp, body)
+	switch {
+	case verb == "deletecollection":
+		items, _ := after["items"].([]any)
+		for _, item := range items {
+			item, _ := item.(map[string]any)
+			change.Action, change.Namespace, change.Name = Destroy, diff.Text(item, "metadata", "namespace"), diff.Text(item, "metadata", "name")
+			c.change(change)
+		}
+	case target.Subresource != "" && verb == "create": // of a Pod: a binding or an eviction
+		change.Action = Modify
+		if target.Subresource == "eviction" {
+			change.Action = Destroy
+		}
+		c.change(change)
+	case verb == "delete":
+		change.Action = Destroy
+		if diff.Text(after, "kind") == "Status" {
+			after = nil
+		}
+		c.change(change)
+		c.wrote(object, after)
+	default:
+		if verb == "create" {
+			change.Name = diff.Text(after, "metadata", "name")
+			object = path.Join(object, change.Name)
+		}
+		c.compare(change, before, after)
+		c.wrote(object, after)
+	}
+	return resp, nil
+}
+
+func events(t wire.Target) bool {
+	return t.Resource.Resource == "events" && (t.Resource.Group == "" || t.Resource.Group == "events.k8s.io")
+}
+
+// dryRun returns a request that changes nothing and whose response is JSON. wanted reports that req was a dry run.
+func dryRun(req *http.Request, verb string) (dry *http.Request, wanted bool, err error) {
+	body := []byte{}
+	if req.Body != nil {
+		if body, err = io.ReadAll(io.LimitReader(req.Body, maxBody+1)); err != nil {
+			return nil, false, refusedError("its body cannot be read: " + err.Error())
+		}
+	}
+	if len(body) > maxBody {
+		return nil, false, refusedError(fmt.Sprintf("its body has more than %d bytes", maxBody))
+	}
+	dry = req.Clone(req.Context())
+	query := req.URL.Query()
+	wanted = slices.Equal(query["dryRun"], []string{metav1.DryRunAll})
+	query.Set("dryRun", metav1.DryRunAll)
+	dry.URL.RawQuery = query.Encode()
+	if strings.HasPrefix(verb, "delete") && len(body) > 0 {
+		// The API server ignores the query of a deletion whose options are in the body.
+		options, err := wire.DeleteOptions(req.Header, body)
+		if err != nil {
+			return nil, false, refusedError("the options of the deletion cannot be read: " + err.Error())
+		}
+		wanted = len(options.DryRun) > 0
+		options.DryRun = []string{metav1.DryRunAll}
+		options.APIVersion, options.Kind = "meta.k8s.io/v1", "DeleteOptions"
+		if body, err = json.Marshal(options); err != nil {
+			return nil, false, refusedError(err.Error())
+		}
+		dry.Header.Set("Content-Type", "application/json")
+	}
+	if !partial(req.Header) {
+		dry.Header.Set("Accept", "application/json")
+	}
+	setBody(dry, body)
+	return dry, wanted, nil
+}
+
+// partial reports whether the caller wants another form of the object than the whole, such as its metadata.
+func partial(h http.Header) bool { return strings.Contains(h.Get("Accept"), "as=") }
+
+func setBody(req *http.Request, body []byte) {
+	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	req.Body, _ = req.GetBody()
+	req.ContentLength = int64(len(body))
+	if len(body) == 0 {
+		req.Body, req.GetBody = http.NoBody, nil
+	}
+}
+
+// hold returns the body of a response, which the caller can read again.
+func hold(resp *http.Response) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(body), resp.Body), resp.Body}
+	return body, err
+}
+
+// object returns the whole object of the response to a dry run, nil if it is not known.
+func (t *transport) object(dry *http.Request, resp *http.Response, body []byte) map[string]any {
+	if partial(dry.Header) {
+		whole := dry.Clone(dry.Context())
+		whole.Header.Set("Accept", "application/json")
+		if dry.GetBody != nil {
+			whole.Body, _ = dry.GetBody()
+		}
+		var err error
+		if resp, err = t.next.RoundTrip(whole); err != nil {
+			return nil
+		}
+		defer resp.Body.Close()
+		if body, err = io.ReadAll(io.LimitReader(resp.Body, maxBody)); err != nil {
+			return nil
+		}
+	}
+	var object map[string]any
+	if resp.StatusCode >= http.StatusMultipleChoices || decode(bytes.NewReader(body), &object) != nil {
+		return nil
+	}
+	return object
+}
+
+// get sends a read with the identity of a request, and decodes its response.
+func get(req *http.Request, next http.RoundTripper, path string, into any) error {
+	read := req.Clone(req.Context())
+	read.Method, read.Body, read.GetBody, read.ContentLength = http.MethodGet, nil, nil, 0
+	read.URL.Path, read.URL.RawPath, read.URL.RawQuery = path, "", ""
+	read.Header.Set("Accept", "application/json")
+	read.Header.Del("Content-Type")
+	resp, err := next.RoundTrip(read)
+	if err != nil {
+		return fmt.Errorf("read it: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody))
+		return &statusError{resp.StatusCode}
+	}
+	if err := decode(io.LimitReader(resp.Body, maxBody), into); err != nil {
+		return fmt.Errorf("read it: %w", err)
+	}
+	return nil
+}
+
+// decode decodes JSON with whole numbers: a float64 would round them.
+func decode(r io.Reader, into any) error {
+	d := json.NewDecoder(r)
+	d.UseNumber()
+	return d.Decode(into) //nolint:wrapcheck // the callers do
+}
+
+type statusError struct{ code int }
+
+func (e *statusError) Error() string {
+	text := fmt.Sprintf("the API server answered a read with %d %s", e.code, http.StatusText(e.code))
+	if e.code == http.StatusForbidden {
+		text += ": allow get in the Role"
+	}
+	return text
+}
+
+// read returns the object at a path, nil if there is none.
+func read(req *http.Request, next http.RoundTripper, path string) (object map[string]any, err error) {
+	err = get(req, next, path, &object)
+	if status, ok := errors.AsType[*statusError](err); ok && status.code == http.StatusNotFound {
+		return nil, nil
+	}
+	return object, err
+}
+
+// dryRuns returns an error if the API server of an extension may not know dry runs. The API server of Kubernetes serves
+// its own groups, and those of CustomResourceDefinitions, which it documents as its own.
+func (p *Preview) dryRuns(req *http.Request, next http.RoundTripper, target wire.Target) error {
+	group := target.Resource.Group
+	if builtIn(group) {
+		return nil
+	}
+	_, version, _ := strings.Cut(req.URL.Path, "/apis/"+group+"/")
+	version, _, _ = strings.Cut(version, "/")
+	p.mu.Lock()
+	err, known := p.dryGroup[group+"/"+version]
+	p.mu.Unlock()
+	if known {
+		return err
+	}
+	prefix, _, _ := strings.Cut(req.URL.Path, "/apis/")
+	for n := range publishing {
+		if err = documented(req, next, prefix+"/openapi/v3/apis/"+group+"/"+version, target.Resource.Resource); err == nil || n == publishing-1 {
+			break
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-req.Context().Done():
+			return context.Cause(req.Context())
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dryGroup == nil {
+		p.dryGroup = map[string]error{}
+	}
+	p.dryGroup[group+"/"+version] = err
+	return err
+}
+
+// builtIn reports whether a group is of Kubernetes.
+func builtIn(group string) bool {
+	if !strings.Contains(group, ".") {
+		return true
+	}
+	switch group {
+	case "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "certificates.k8s.io", "coordination.k8s.io", "discovery.k8s.io",
+		"events.k8s.io", "flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io", "networking.k8s.io", "node.k8s.io", "policy.k8s.io",
+		"rbac.authorization.k8s.io", "resource.k8s.io", "scheduling.k8s.io", "storage.k8s.io", "storagemigration.k8s.io":
+		return true
+	}
+	return false
+}
+
+// documented returns an error unless the document of a group and version has the parameter dryRun for a write of a resource.
+func documented(req *http.Request, next http.RoundTripper, path, resource string) error {
+	type parameter struct {
+		Name string `json:"name"`
+		Ref  string `json:"$ref"`
+	}
+	type operation struct {
+		Parameters []parameter `json:"parameters"`
+	}
+	var document struct {
+		Paths map[string]struct {
+			operation
+			Post, Put, Patch, Delete operation
+		} `json:"paths"`
+	}
+	if err := get(req, next, path, &document); err != nil {
+		return refusedError(fmt.Sprintf("whether %s knows dry runs is not known: %v", kube.Printable(path, maxText), err))
+	}
+	dry := func(o operation) bool {
+		return slices.ContainsFunc(o.Parameters, func(p parameter) bool {
+			return p.Name == "dryRun" || strings.HasPrefix(p.Ref, "#/components/parameters/dryRun")
+		})
+	}
+	for name, p := range document.Paths {
+		if strings.Contains(name+"/", "/"+resource+"/") && slices.ContainsFunc([]operation{p.operation, p.Post, p.Put, p.Patch, p.Delete}, dry) {
+			return nil
+		}
+	}
+	return refusedError(fmt.Sprintf("the API server of %s documents no dry runs for %s", kube.Printable(path, maxText), resource))
+}
+
+// compare notes a change, if the write changes something.
+func (c *call) compare(change Change, before, after map[string]any) {
+	switch {
+	case change.Note != "": // the object before is not known
+		change.Action = Modify
+	case before == nil:
+		change.Action = Create
+	case after == nil:
+		change.Action, change.Note = Modify, "Its fields are not known: the response is not JSON of an object"
+	default:
+		change.Action = Modify
+		fields, omitted := diff.Fields(before, after, change.Resource == "secrets")
+		if len(fields) == 0 {
+			return
+		}
+		for _, f := range fields {
+			change.Fields = append(change.Fields, Field(f))
+		}
+		change.Omitted = omitted
+		change.RestartsPods = diff.RestartsPods(change.Resource, before, after)
+	}
+	c.change(change)
+}
+
+// wrote keeps what the object would be, for reads of the call. nil means that it would be gone.
+func (c *call) wrote(path string, after map[string]any) {
+	var body []byte
+	if after != nil {
+		body, _ = json.Marshal(after) // it was decoded from JSON
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.after == nil {
+		c.after = map[string][]byte{}
+	}
+	c.after[path] = body
+}
+
+// read answers a read of an object that the call has written. nil means that it is another read.
+func (c *call) read(req *http.Request) *http.Response {
+	if req.Method != http.MethodGet || partial(req.Header) || kube.IsWatch(req.URL) {
+		return nil
+	}
+	c.mu.Lock()
+	body, written := c.after[req.URL.Path]
+	c.mu.Unlock()
+	if !written {
+		return nil
+	}
+	resp := &http.Response{
+		StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
+		Header: http.Header{"Content-Type": {"application/json"}},
+	}
+	if body == nil {
+		target, _, _ := wire.Parse(req)
+		resp.StatusCode = http.StatusNotFound
+		body, _ = json.Marshal(metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+			Message: fmt.Sprintf("%s %q not found", target.Resource, target.Name),
+			Details: &metav1.StatusDetails{Group: target.Resource.Group, Kind: target.Resource.Resource, Name: target.Name},
+		})
+	}
+	resp.Status = http.StatusText(resp.StatusCode)
+	resp.ContentLength = int64(len(body))
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	return resp
+}
