@@ -78,14 +78,17 @@ func (r *Report) add(id id, c *call) {
 	}
 }
 
-// ExitCode returns 0 if no call would change something, 1 if a call failed, and otherwise 2.
+// ExitCode returns 0 if no call would change an object, 1 if a call failed, and otherwise 2. Skipped effects do not
+// count, because many calls repeat an effect that changes nothing.
 func (r *Report) ExitCode() int {
 	code := 0
 	for _, c := range r.Calls {
 		if c.Error != "" {
 			return 1
 		}
-		code = 2
+		if len(c.Changes) > 0 {
+			code = 2
+		}
 	}
 	return code
 }
@@ -98,7 +101,7 @@ func (r *Report) ExitCode() int {
 //	  create services shop/front
 //	1 key ran. 1 object would be created, 1 changed, 0 deleted. Pods are restarted by 1 change.
 //
-// The JSON of the Report is for programs.
+// For programs, encode the Report as JSON.
 func (r *Report) WriteText(w io.Writer) error {
 	p := &printer{w: w}
 	for _, c := range r.Calls {

@@ -3,12 +3,10 @@ package preview_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
@@ -67,28 +65,7 @@ func must[T any](v T, err error) T {
 // stored returns all objects of the namespace, as the API server has them.
 func (w *world) stored(t *testing.T) map[string]string {
 	t.Helper()
-	client := dynamic.NewForConfigOrDie(testserver.Config(t))
-	lists, err := w.real.Discovery().ServerPreferredNamespacedResources()
-	if err != nil {
-		t.Fatal(err)
-	}
-	objects := map[string]string{}
-	for _, list := range lists {
-		gv, _ := schema.ParseGroupVersion(list.GroupVersion)
-		for _, r := range list.APIResources {
-			if !slices.Contains(r.Verbs, "list") {
-				continue
-			}
-			items, err := client.Resource(gv.WithResource(r.Name)).Namespace(w.ns).List(t.Context(), metav1.ListOptions{})
-			if err != nil {
-				t.Fatal(r.Name, err)
-			}
-			for _, item := range items.Items {
-				objects[r.Name+"/"+item.GetName()] = string(must(json.Marshal(item.Object)))
-			}
-		}
-	}
-	return objects
+	return testserver.Stored(t, testserver.Config(t), w.ns)
 }
 
 func deployment(name string) *appsv1.Deployment {

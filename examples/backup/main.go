@@ -17,6 +17,7 @@ import (
 	"github.com/controllerkit/controllerkit/examples/backup/controller"
 	"github.com/controllerkit/controllerkit/examples/backup/store"
 	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/preview"
 	"github.com/controllerkit/controllerkit/shutdown"
 )
 
@@ -28,6 +29,10 @@ func main() {
 	flag.StringVar(&settings.Namespace, "settings-namespace", "backup-system", "`namespace` of the ConfigMap backup-settings")
 	flag.StringVar(&o.LeaseNamespace, "lease-namespace", "", "`namespace` of the Lease; empty means no election")
 	flag.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "`address` of /metrics, /readyz and /livez")
+	flag.BoolFunc("preview", "print what this version would change, and exit with 0 for nothing, 1 for an error, and 2 for changes", func(string) error {
+		o.Preview = &preview.Preview{}
+		return nil
+	})
 	flag.Parse()
 
 	// The lines of this program, of the library and of client-go go to one log, whose level the
@@ -39,6 +44,12 @@ func main() {
 	ctx, cancel := shutdown.Context(context.Background())
 	err := run(ctx, *kubeconfig, *storeURL, controller.Options{Operator: o, Settings: settings, Level: level})
 	cancel()
+	if err == nil && o.Preview != nil {
+		report := o.Preview.Report()
+		if err = report.WriteText(os.Stdout); err == nil {
+			os.Exit(report.ExitCode())
+		}
+	}
 	if err != nil {
 		logger.Error("The operator ended", "err", err)
 		os.Exit(1)

@@ -31,6 +31,7 @@ type options struct {
 	leaseDuration  time.Duration
 	renewDeadline  time.Duration
 	retryPeriod    time.Duration
+	preview        string // "true" or "json"; "" means none
 }
 
 // parseOrExit parses the flags. If they are invalid, it prints one line and exits
@@ -65,6 +66,10 @@ func parse(args []string) (o options, usage string, err error) {
 	fs.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long other candidates wait after the last renewal of the Lease; whole seconds")
 	fs.DurationVar(&o.renewDeadline, "renew-deadline", 10*time.Second, "how long a leader that cannot renew its Lease keeps leading")
 	fs.DurationVar(&o.retryPeriod, "retry-period", 2*time.Second, "time between two renewals of the Lease")
+	fs.BoolFunc("preview", "print what this version would change, with =json for programs, and exit with 0 for nothing, 1 for an error, and 2 for changes", func(form string) error {
+		o.preview = form
+		return nil
+	})
 	var verbosity klog.Level
 	fs.Var(&verbosity, "v", "log `level`: 2 logs decisions, 4 logs each reconcile")
 	if err := fs.Parse(args); err != nil {
@@ -95,6 +100,10 @@ func (o options) check() error {
 		return fmt.Errorf("-workers %d is not valid: use at least 1", o.workers)
 	case o.shards < 0:
 		return fmt.Errorf("-shards %d is not valid: use 0 or more", o.shards)
+	case o.preview != "" && o.preview != "true" && o.preview != "json":
+		return fmt.Errorf("-preview=%s is not valid: use -preview or -preview=json", o.preview)
+	case o.preview != "" && o.shards > 0:
+		return errors.New("-preview excludes -shards: leave one of them out")
 	case o.shards > 0 && (o.leaderElect || o.selector != nil):
 		return errors.New("-shards excludes -leader-elect and -selector: set one of them")
 	case !o.leaderElect && o.shards == 0 && o.leaseNamespace != "":

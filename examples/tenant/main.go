@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/controller"
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/preview"
 	"github.com/controllerkit/controllerkit/shard"
 	"github.com/controllerkit/controllerkit/shutdown"
 )
@@ -19,28 +21,30 @@ import (
 func main() {
 	o := parseOrExit(os.Args[1:])
 	ctx, cancel := shutdown.Context(context.Background())
-	defer cancel()
-	if err := run(ctx, o); err != nil {
+	code, err := run(ctx, o)
+	cancel()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "tenant:", err)
-		os.Exit(1)
+		code = 1
 	}
+	os.Exit(code)
 }
 
-func run(ctx context.Context, o options) error {
+func run(ctx context.Context, o options) (exitCode int, err error) {
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
-		return fmt.Errorf("no cluster configuration: set -kubeconfig or run in a Pod: %w", err)
+		return 0, fmt.Errorf("no cluster configuration: set -kubeconfig or run in a Pod: %w", err)
 	}
 	m, err := metrics.New(nil)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var group *shard.Group
 	electIn := o.leaseNamespace
 	if o.shards > 0 {
 		leases, err := coordinationv1client.NewForConfig(config)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		group = &shard.Group{
 			Leases: leases.Leases(o.leaseNamespace), Namespace: o.leaseNamespace, Name: "tenant-shards", Ranges: shard.Ranges{N: o.shards},
@@ -48,15 +52,26 @@ func run(ctx context.Context, o options) error {
 		}
 		electIn = ""
 	}
-	op, err := operator.New(config, operator.Options{Name: "tenant-controller", LeaseNamespace: electIn, Listen: o.listen, Metrics: m})
+	var p *preview.Preview
+	if o.preview != "" {
+		p = &preview.Preview{}
+	}
+	op, err := operator.New(config, operator.Options{Name: "tenant-controller", LeaseNamespace: electIn, Listen: o.listen, Metrics: m, Preview: p})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if op.Elector != nil {
 		op.Elector.LeaseDuration, op.Elector.RenewDeadline, op.Elector.RetryPeriod = o.leaseDuration, o.renewDeadline, o.retryPeriod
 	}
 	if err := controller.Register(op, controller.Config{Billing: o.billing(ctx, op.Mux), Workers: o.workers, Selector: o.selector, Group: group, Metrics: m}); err != nil {
-		return err
+		return 0, err
 	}
-	return op.Run(ctx)
+	if err := op.Run(ctx); err != nil || p == nil {
+		return 0, err
+	}
+	report := p.Report()
+	if o.preview == "json" {
+		return report.ExitCode(), json.NewEncoder(os.Stdout).Encode(report)
+	}
+	return report.ExitCode(), report.WriteText(os.Stdout)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/controllerkit/controllerkit/external"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/preview"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/status"
 )
@@ -166,6 +167,9 @@ func (r *Reconciler) retain(ctx context.Context, b *v1.Backup, runs []run, reten
 	for i, s := range snapshots {
 		if i < retention {
 			b.Status.Snapshots = append(b.Status.Snapshots, v1.Snapshot{ID: s.ID, Time: metav1.Time{Time: s.Time}})
+			continue
+		}
+		if preview.Skip(ctx, "delete the old snapshot %s", s.ID) {
 			continue
 		}
 		if err := r.Store.Delete(ctx, s.ID); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/preview"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/status"
 )
@@ -84,6 +85,9 @@ func (c *Controller) openAccount(ctx context.Context, held finalizer.Held[*v1alp
 	t := held.Object()
 	id := t.Status.AccountID
 	if id == "" || !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionAccountOpen) {
+		if preview.Skip(ctx, "open the account of %s", t.Name) {
+			return id, metav1.Condition{}, nil // what the service would answer is not known
+		}
 		account, err := c.billing.Open(ctx, string(t.UID), t.Name, string(t.Spec.Account.Plan))
 		switch {
 		case errors.Is(err, billing.ErrClosed):
