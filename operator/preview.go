@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -44,7 +45,7 @@ func (op *Operator) preview(ctx context.Context) error {
 // previewed returns a function whose calls are in the report.
 func previewed(p *preview.Preview, controller string, call reconcile.Func[types.NamespacedName]) reconcile.Func[types.NamespacedName] {
 	return func(ctx context.Context, key types.NamespacedName) (res reconcile.Result, err error) {
-		ctx, end := p.Begin(ctx, controller, key.String())
+		ctx, end := p.Begin(ctx, controller, strings.TrimPrefix(key.String(), "/"))
 		defer func() {
 			if v := recover(); v != nil {
 				end(fmt.Errorf("panic: %v", v))

@@ -350,27 +350,35 @@ func TestServerFinalizer(t *testing.T) {
 	}
 }
 
-// TestServerRights has a user who may patch, and may not get.
+// TestServerRights has a user who may patch and update, and may not get.
 func TestServerRights(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	must(w.real.CoreV1().ConfigMaps(w.ns).Create(t.Context(), configMap("one", "red"), metav1.CreateOptions{}))
-	config := testserver.Limited(t, w.ns, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"patch"}})
+	one := must(w.real.CoreV1().ConfigMaps(w.ns).Create(t.Context(), configMap("one", "red"), metav1.CreateOptions{}))
+	config := testserver.Limited(t, w.ns, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"patch", "update"}})
 	config.Wrap(w.p.Transport)
+	client := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps(w.ns)
 	patch := func(ctx context.Context, name string) error {
-		_, err := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps(w.ns).Patch(ctx, name, types.MergePatchType, []byte(`{"data":{"color":"blue"}}`), metav1.PatchOptions{})
+		_, err := client.Patch(ctx, name, types.MergePatchType, []byte(`{"data":{"color":"blue"}}`), metav1.PatchOptions{})
 		return err
 	}
-	call, end := w.p.Begin(t.Context(), "test", "one")
-	end(patch(call, "one"))
-	call, end = w.p.Begin(t.Context(), "test", "two")
+	call, end := w.p.Begin(t.Context(), "test", "absent")
 	end(patch(call, "absent"))
+	call, end = w.p.Begin(t.Context(), "test", "patch")
+	end(patch(call, "one"))
+	call, end = w.p.Begin(t.Context(), "test", "update")
+	one.Data["color"] = "blue"
+	_, err := client.Update(call, one, metav1.UpdateOptions{})
+	end(err)
 	want := []preview.Call{
-		{Controller: "test", Key: "one", Changes: []preview.Change{{
-			Action: preview.Modify, Resource: "configmaps", Namespace: w.ns, Name: "one",
-			Note: "Its fields are not known: the API server answered a read with 403 Forbidden: allow get in the Role",
+		{Controller: "test", Key: "absent", Error: `configmaps "absent" not found`},
+		{Controller: "test", Key: "patch", Changes: []preview.Change{{
+			Action: preview.Modify, Resource: "configmaps", Namespace: w.ns, Name: "one", Fields: []preview.Field{{Path: ".data.color", Old: `"red"`, New: `"blue"`}},
 		}}},
-		{Controller: "test", Key: "two", Error: `configmaps "absent" not found`},
+		{Controller: "test", Key: "update", Changes: []preview.Change{{
+			Action: preview.Modify, Resource: "configmaps", Namespace: w.ns, Name: "one",
+			Note: "Its fields are not known: the API server answered a read with 403 Forbidden: allow it in the Role",
+		}}},
 	}
 	if diff := cmp.Diff(want, w.p.Report().Calls); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -15,6 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/wire"
@@ -104,7 +105,7 @@ func (t *transport) write(req *http.Request, c *call, target wire.Target, verb s
 	}
 	var before map[string]any
 	if target.Name != "" && verb != "create" {
-		if before, err = read(req, t.next, object); err != nil {
+		if before, err = read(req, t.next, object, verb); err != nil {
 			change.Note = kube.Printable("Its fields are not known: "+err.Error(), maxText)
 		}
 	}
@@ -239,11 +240,17 @@ func (t *transport) object(dry *http.Request, resp *http.Response, body []byte) 
 // get sends a read with the identity of a request, and decodes its response.
 func get(req *http.Request, next http.RoundTripper, path string, into any) error {
 	read := req.Clone(req.Context())
-	read.Method, read.Body, read.GetBody, read.ContentLength = http.MethodGet, nil, nil, 0
+	read.Method = http.MethodGet
 	read.URL.Path, read.URL.RawPath, read.URL.RawQuery = path, "", ""
-	read.Header.Set("Accept", "application/json")
 	read.Header.Del("Content-Type")
-	resp, err := next.RoundTrip(read)
+	setBody(read, nil)
+	return ask(read, next, into)
+}
+
+// ask sends a request, and decodes its response.
+func ask(req *http.Request, next http.RoundTripper, into any) error {
+	req.Header.Set("Accept", "application/json")
+	resp, err := next.RoundTrip(req)
 	if err != nil {
 		return fmt.Errorf("read it: %w", err)
 	}
@@ -270,14 +277,23 @@ type statusError struct{ code int }
 func (e *statusError) Error() string {
 	text := fmt.Sprintf("the API server answered a read with %d %s", e.code, http.StatusText(e.code))
 	if e.code == http.StatusForbidden {
-		text += ": allow get in the Role"
+		text += ": allow it in the Role"
 	}
 	return text
 }
 
-// read returns the object at a path, nil if there is none.
-func read(req *http.Request, next http.RoundTripper, path string) (object map[string]any, err error) {
-	err = get(req, next, path, &object)
+// read returns the object at a path, nil if there is none. A Role that allows a patch may not allow get, so the read
+// before a patch is a patch, too: an empty one, as a dry run.
+func read(req *http.Request, next http.RoundTripper, path, verb string) (object map[string]any, err error) {
+	if verb == "patch" {
+		empty := req.Clone(req.Context())
+		empty.URL.RawQuery = "dryRun=" + metav1.DryRunAll
+		empty.Header.Set("Content-Type", string(types.MergePatchType))
+		setBody(empty, []byte("{}"))
+		err = ask(empty, next, &object)
+	} else {
+		err = get(req, next, path, &object)
+	}
 	if status, ok := errors.AsType[*statusError](err); ok && status.code == http.StatusNotFound {
 		return nil, nil
 	}

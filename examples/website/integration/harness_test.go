@@ -85,10 +85,10 @@ type world struct {
 	dnsURL string
 }
 
-// newWorld starts a world with its own API server, so that tests can run in parallel.
-func newWorld(t *testing.T) *world {
+// newWorld starts a world with its own API server, so that tests can run in parallel. The API server gets the args.
+func newWorld(t *testing.T, args ...string) *world {
 	t.Helper()
-	server := testserver.Own(t)
+	server := testserver.Own(t, args...)
 	w := &world{Wire: lab.NewWire(t), t: t, admin: server.Config(), dns: new(dns.Server)}
 	if err := lab.Install(t.Context(), w.admin, os.DirFS("../config"), "crd.yaml", "rbac.yaml"); err != nil {
 		t.Fatal(err)

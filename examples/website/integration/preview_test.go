@@ -22,7 +22,7 @@ var previewed = flag.Int("previewed", 20, "`number` of websites of TestServerPre
 // images of two websites, deleted one and made one, exactly that. It changes nothing itself.
 func TestServerPreview(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, "--", "--service-cluster-ip-range=10.0.0.0/16") // the default has 254 addresses
 	leader := w.run()
 	for n := range *previewed {
 		w.create(fmt.Sprint("site-", n))
