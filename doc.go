@@ -52,6 +52,7 @@
 //   - [metrics]: Prometheus collectors for the packages above
 //   - [debug]: a page that shows why an object does not move
 //   - [serve]: metrics and debug pages only for users who may read them; TLS
+//   - [preview]: what a new version of an operator would change, by dry runs
 //   - [controllertest]: runs a controller under crashes, lost responses and stale caches, and judges
 //     the result
 //   - [controllertest/fault]: the faults alone
@@ -85,7 +86,8 @@
 //     [migrate.Require]
 //   - dependencies: wait for another object, or until a Deployment is ready: [operator.Reads],
 //     [kstatus.Of]; [docs/recipes/wait.md]
-//   - dry run: [applyset.Set.Plan]; for one object, DryRun in the options of client-go
+//   - dry run: of a whole operator, [preview.Preview]; of a set, [applyset.Set.Plan]; of one object,
+//     DryRun in the options of client-go
 //   - dynamic informers, kinds known at run time: [ondemand.Informers]; an optional kind,
 //     [operator.Reading.Optional]
 //   - envtest, an API server in tests: [server.Start]
@@ -123,6 +125,7 @@
 //   - tests under faults: [controllertest.Run], [docs/first-scenario.md]
 //   - tracing: [docs/tracing.md]
 //   - unit tests, fake clients: [crdtest.NewFake], [docs/crd.md]; [docs/testing.md]
+//   - upgrades of an operator: what would change, [docs/upgrades.md]
 //   - watches, RetryWatcher: [watcher.RetryWatcher]
 //   - webhooks: [docs/recipes/admission.md]
 //   - without the assembly: [operator: the pieces], [docs/by-hand.md]
@@ -197,6 +200,7 @@
 // [docs/sharding.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/sharding.md
 // [docs/start.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/start.md
 // [docs/testing.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/testing.md
+// [docs/upgrades.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/upgrades.md
 // [docs/tracing.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/tracing.md
 // [enqueue]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue
 // [enqueue.Filter]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#Filter
@@ -242,6 +246,8 @@
 // [owner]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner
 // [owner.Claim]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner#Claim
 // [owner.SetController]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner#SetController
+// [preview]: https://pkg.go.dev/github.com/controllerkit/controllerkit/preview
+// [preview.Preview]: https://pkg.go.dev/github.com/controllerkit/controllerkit/preview#Preview
 // [queue]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue
 // [queue.Config.RateLimiter]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#Config.RateLimiter
 // [queue.Exponential]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#Exponential

@@ -28,11 +28,11 @@
 //
 // # Guarantees
 //
-//   - PV1: No request of Transport changes something, whatever the code asks for: a write that cannot be a dry run is not
-//     sent, and its error says so.
-//   - PV2: Report has each write that the last call of a key sent and that would change an object, with its fields.
+//   - PV1: Transport makes each write a dry run, or does not send it.
+//   - PV2: If the last call of a key sent a write that would change an object, Report has it, with
+//     the fields that would differ.
 //   - PV3: In a preview, no cleanup of a finalizer and no Create of package external is
-//     called. Report names them.
+//     called, and Report names those left out.
 //   - PV4: If each key has run, Done is closed.
 //
 // # Caveats
@@ -41,6 +41,5 @@
 //     the call would have created fails with NotFound.
 //   - A list does not show the writes of the call.
 //   - Clients of other configurations, and effects that are not guarded, are real.
-//   - A webhook with side effects refuses dry runs, and its error is in Report. An API server of an extension that has no
-//     dry runs gets no write.
+//   - An API server of an extension that has no dry runs gets no write.
 package preview

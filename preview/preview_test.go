@@ -214,7 +214,7 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// TestExternal runs Once of package external.
+// TestExternal runs Once of package external. Proves PV3.
 func TestExternal(t *testing.T) {
 	for _, exists := range []bool{false, true} {
 		p := &preview.Preview{}

@@ -293,7 +293,7 @@ func (w *world) changes(key string) (changes []preview.Change) {
 }
 
 // TestServerFinalizer adds a finalizer and reads the object, as Kind of package operator does, deletes an object
-// that has one, and reads an object that another call has written.
+// that has one, and reads an object that another call has written. Proves PV3.
 func TestServerFinalizer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

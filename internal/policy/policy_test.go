@@ -31,7 +31,7 @@ func library() []string {
 	return []string{
 		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "controllertest/server", "controllertest/world", "crd", "crd/crdtest", "crd/migrate", "debug",
 		"enqueue", "enqueue/reads", "external", "finalizer", "informer", "informer/compact", "informer/ondemand", "informer/scope", "leader", "leader/fence", "metrics", "operator",
-		"owner", "queue", "reconcile", "recorder", "serve", "shard", "shard/filter", "shutdown", "ssa", "ssa/applyset", "status", "status/kstatus", "watcher",
+		"owner", "preview", "queue", "reconcile", "recorder", "serve", "shard", "shard/filter", "shutdown", "ssa", "ssa/applyset", "status", "status/kstatus", "watcher",
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	"github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/examples/website/dns"
 	"github.com/controllerkit/controllerkit/operator"
-	"github.com/controllerkit/controllerkit/preview"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -74,9 +73,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, w *v1.Website) (reconcile.Re
 		}
 	}
 	// No status can prove which record the service has, so it is put in each reconcile.
-	if preview.Skip(ctx, "put the DNS record of %s", w.Spec.Host) {
-		return reconcile.Result{}, err
-	}
 	if dnsErr := r.DNS.Put(ctx, string(w.UID), w.Spec.Host); dnsErr != nil {
 		err = errors.Join(err, fmt.Errorf("put the DNS record: %w", dnsErr))
 	}

@@ -135,7 +135,8 @@ func newWorld(t *testing.T, args ...string) *world {
 // replica is a process of the operator that uses its own proxy.
 type replica struct {
 	*lab.Process
-	args []string
+	kubeconfig string
+	args       []string
 }
 
 // replica prepares a replica; start starts it.
@@ -150,7 +151,7 @@ func (w *world) replica(args ...string) *replica {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return &replica{args: append([]string{"-kubeconfig", kubeconfig, "-dns", w.dnsURL, "-listen", "127.0.0.1:0", "-lease-namespace", systemNamespace}, args...)}
+	return &replica{kubeconfig: kubeconfig, args: append([]string{"-kubeconfig", kubeconfig, "-dns", w.dnsURL, "-listen", "127.0.0.1:0", "-lease-namespace", systemNamespace}, args...)}
 }
 
 func (w *world) start(r *replica) {

@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"regexp"
@@ -9,16 +8,20 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/types"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/controllerkit/controllerkit/examples/website/controller"
+	"github.com/controllerkit/controllerkit/examples/website/dns"
 	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/preview"
 )
 
 var previewed = flag.Int("previewed", 20, "`number` of websites of TestServerPreview")
 
-// TestServerPreview asks the program what it would change: first nothing, and then, after the users have changed the
+// TestServerPreview asks the operator what it would change: first nothing, and then, after the users have changed the
 // images of two websites, deleted one and made one, exactly that. It changes nothing itself.
 func TestServerPreview(t *testing.T) {
 	t.Parallel()
@@ -33,30 +36,41 @@ func TestServerPreview(t *testing.T) {
 	if err := leader.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	preview := func(wantCode int) string {
+	run := func(wantCode int) string {
 		t.Helper()
-		before, records := testserver.Stored(t, w.admin, ""), w.dns.Records()
-		r := w.replica("-preview")
-		w.start(r)
-		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		defer cancel()
-		select {
-		case <-r.Ended():
-		case <-ctx.Done():
-			t.Fatal("the preview does not end")
+		config, err := clientcmd.BuildConfigFromFlags("", w.replica().kubeconfig) // with the Role in config/rbac.yaml
+		if err != nil {
+			t.Fatal(err)
 		}
-		if code := r.ExitCode(); code != wantCode {
-			t.Errorf("the exit code is %d, want %d:\n%s", code, wantCode, r.Tail(30))
+		records, err := dns.NewClient(w.dnsURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &preview.Preview{}
+		op, err := controller.New(config, operator.Options{Name: name, LeaseNamespace: systemNamespace, Preview: p}, records)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, hosts := testserver.Stored(t, w.admin, ""), w.dns.Records()
+		if err := op.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		if err := p.Report().WriteText(&text); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.Report().ExitCode(); code != wantCode {
+			t.Errorf("the exit code is %d, want %d:\n%s", code, wantCode, text.String())
 		}
 		if diff := cmp.Diff(before, testserver.Stored(t, w.admin, "")); diff != "" {
 			t.Errorf("the preview has changed the cluster: (-before +after)\n%s", diff)
 		}
-		if diff := cmp.Diff(records, w.dns.Records()); diff != "" {
+		if diff := cmp.Diff(hosts, w.dns.Records()); diff != "" {
 			t.Errorf("the preview has changed DNS records: (-before +after)\n%s", diff)
 		}
-		return r.Output()
+		return text.String()
 	}
-	if text := preview(0); !strings.Contains(text, fmt.Sprintf("%d keys ran. 0 objects would be created, 0 changed, 0 deleted. %d effects outside", *previewed, *previewed)) {
+	if text := run(0); !strings.Contains(text, fmt.Sprintf("%d keys ran. 0 objects would be created, 0 changed, 0 deleted. %d effects outside", *previewed, *previewed)) {
 		t.Errorf("the preview of no change:\n%s", text)
 	}
 
@@ -69,7 +83,7 @@ func TestServerPreview(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.create("new")
-	text := preview(2)
+	text := run(2)
 	for _, want := range []string{
 		`websites default/new\n  change websites\.web\.example\.com default/new\n    \.metadata\.finalizers: \(absent\) -> \["web\.example\.com/dns"\]\n  create configmaps default/new\n  create services default/new\n  create deployments\.apps default/new\n  change websites\.web\.example\.com/status default/new\n`,
 		`websites default/site-1\n  change deployments\.apps default/site-1: restarts Pods\n    \.spec\.template\.spec\.containers\[name=website\]\.image: "example\.com/site:1" -> "example\.com/site:2"\n  change websites\.web\.example\.com/status default/site-1\n`,
