@@ -159,7 +159,7 @@ func (call *call) checkNames(err error) {
 	if err == nil {
 		call.churn.End(call, &call.c.op.churn, call.owner, func(kind schema.GroupKind) churn.Kind { return call.c.children[kind] },
 			func(kind schema.GroupKind, name types.NamespacedName) bool {
-				_, named := call.get(childID{kind, name})
+				_, named := call.get(childID{GroupKind: kind, NamespacedName: name})
 				return named
 			})
 	}

@@ -157,18 +157,7 @@ func (c *Controller) Apply(ctx context.Context, objects ...any) ([]Child, error)
 }
 
 // A childID names a child.
-type childID struct {
-	schema.GroupKind
-	types.NamespacedName
-}
-
-func (id childID) String() string {
-	name := id.Name
-	if id.Namespace != "" {
-		name = id.Namespace + "/" + name
-	}
-	return id.Kind + " " + kube.Printable(name, 600)
-}
+type childID = objects.ID
 
 // wanted is a checked configuration, with the reference to its owner.
 type wanted struct {
@@ -179,60 +168,26 @@ type wanted struct {
 
 // want checks a configuration and adds the owner.
 func (c *Controller) want(call *call, obj any) (w wanted, err error) {
-	_, typed := obj.(metav1.Object)
-	_, untyped := obj.(*unstructured.Unstructured)
-	switch {
-	case kube.IsNil(obj):
-		return w, fmt.Errorf("it is nil, of type %T: pass an apply configuration", obj)
-	case typed && !untyped:
-		return w, fmt.Errorf("it is a %T, whose empty fields would be applied, too: pass an apply configuration or an *unstructured.Unstructured", obj)
-	}
-	if w.config, err = objects.Unstructured(obj); err != nil {
+	if w.config, w.id, err = objects.Child(obj); err != nil {
 		return w, err
 	}
 	kind := w.config.GroupVersionKind()
-	w.id = childID{kind.GroupKind(), types.NamespacedName{Namespace: w.config.GetNamespace(), Name: w.config.GetName()}}
 	w.kind = c.children[kind.GroupKind()]
 	switch {
-	case kind.Kind == "" || w.config.GetAPIVersion() == "":
-		return w, errors.New("apiVersion or kind is empty: set both")
-	case w.id.Name == "":
-		return w, fmt.Errorf("the %s has no metadata.name: set it", kind.Kind)
 	case w.kind == nil:
 		return w, fmt.Errorf("%s is of a kind that is not registered: call operator.Children for it", w.id)
 	case w.kind.Info().Kind != kind:
 		return w, fmt.Errorf("%s has apiVersion %s, and Children registered %s: use one", w.id, kind.GroupVersion(), w.kind.Info().Kind.GroupVersion())
 	}
-	served, known := (*c.op.served.Load())[w.kind.Info().Name]
-	switch {
-	case known && served.Namespaced && w.id.Namespace == "":
-		return w, fmt.Errorf("%s has no metadata.namespace: set it", w.id)
-	case known && !served.Namespaced && w.id.Namespace != "":
-		return w, fmt.Errorf("%s has a metadata.namespace, and its kind is cluster-scoped: remove it", w.id)
+	if kind, known := (*c.op.served.Load())[w.kind.Info().Name]; known {
+		if err := w.id.CheckNamespace(kind); err != nil {
+			return w, err
+		}
 	}
 	if c.op.options.Namespace != "" && w.id.Namespace != c.op.options.Namespace && !w.kind.Info().Given {
 		return w, fmt.Errorf("%s is outside of Options.Namespace %q, so no informer sees it: use that namespace, or Operator.Inform", w.id, c.op.options.Namespace)
 	}
-	return w, c.mark(call, w)
-}
-
-// mark makes the object of the call the owner of a configuration.
-func (c *Controller) mark(call *call, w wanted) error {
-	owner := call.owner
-	if owner.GetNamespace() == "" || owner.GetNamespace() == w.id.Namespace {
-		refs, _, err := kube.Controller(owner, call.kind, w.config)
-		if err != nil {
-			return fmt.Errorf("%s: %w", w.id, err)
-		}
-		w.config.SetOwnerReferences(refs)
-		return nil
-	}
-	if !c.elsewhere {
-		return fmt.Errorf("%s is outside of the namespace %q of its owner, so it cannot have an owner reference: set Reconciler.Elsewhere", w.id, owner.GetNamespace())
-	}
-	w.config.SetLabels(objects.With(w.config.GetLabels(), objects.OwnerUID, string(owner.GetUID())))
-	w.config.SetAnnotations(objects.With(w.config.GetAnnotations(), objects.OwnerName, c.owner.String()+"/"+kube.NameOf(owner)))
-	return nil
+	return w, objects.Owner{Object: call.owner, Kind: call.kind, Resource: c.owner, Elsewhere: c.elsewhere}.Mark(w.config, w.id)
 }
 
 // reject marks an error that the same call gets again.
@@ -361,7 +316,7 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 		}
 		slices.SortFunc(children, func(a, b metav1.Object) int { return strings.Compare(kube.NameOf(a), kube.NameOf(b)) })
 		for _, child := range children {
-			id := childID{k.Info().Kind.GroupKind(), types.NamespacedName{Namespace: child.GetNamespace(), Name: child.GetName()}}
+			id := childID{GroupKind: k.Info().Kind.GroupKind(), NamespacedName: types.NamespacedName{Namespace: child.GetNamespace(), Name: child.GetName()}}
 			_, named := call.get(id)
 			switch {
 			case child.GetDeletionTimestamp() != nil || named || !objects.IsOwned(child, call.owner):

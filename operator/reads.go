@@ -278,7 +278,7 @@ func (r *Reader[T]) applied(call *call, name types.NamespacedName) (obj T, ok bo
 	if call == nil {
 		return obj, false
 	}
-	c, _ := call.get(childID{r.from.Kind.GroupKind(), name})
+	c, _ := call.get(childID{GroupKind: r.from.Kind.GroupKind(), NamespacedName: name})
 	if obj, ok = c.Object.(T); !ok || kube.IsNil(obj) {
 		return obj, false
 	}
