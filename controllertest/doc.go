@@ -48,6 +48,7 @@
 //   - [Invariance]: the invariants of the scenario hold in every state.
 //   - [Liveness]: the cluster converges after the last fault.
 //   - [Quiescence]: the controller then stops writing, and its queues are empty.
+//   - [Upgrade]: a new version changes nothing that the user has not asked for: see Scenario.From.
 //   - [Health]: the controller does not panic, stops in time, leaks no goroutine, and sends no
 //     request that its operator does not declare.
 //
@@ -68,6 +69,8 @@
 //     namespaces and finalizers are gone, or the error names a left object.
 //   - X6: Each bug in the zoo is found by its plan within three runs, and the zoo's correct
 //     controllers pass each plan with one fault.
+//   - X7: If a version that takes over from Scenario.From creates, deletes or changes an object, outside of its
+//     status, or an external resource, without a request of the user, that is a finding.
 //
 // # Caveats
 //

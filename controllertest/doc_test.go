@@ -2,7 +2,7 @@
 // their name. GUARANTEES.md has the tests of each promise.
 //
 //   - the judge: oracle, judge, normalize, observe, mine, shown, alarm, doubt, honest, loop, declared
-//   - the run: rest, hurry, user, drift, travel, world, faults, plan, renew, process,
+//   - the run: rest, hurry, user, drift, upgrade, travel, world, faults, plan, renew, process,
 //     kubeconfig, kubeconfig_internal, crds
 //   - the report: confirm, page, folder
 //   - misuse: bad, scheme

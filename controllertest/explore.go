@@ -75,7 +75,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	o = o.orDefaults()
+	s, o = s.withUpgrade(), o.orDefaults()
 	var fixed []plan
 	for _, text := range o.Plans {
 		p, err := parsePlan(text)
@@ -231,6 +231,11 @@ func (s *Scenario) validate() error {
 		return fmt.Errorf("controllertest: %s: Scenario.Replicas is %d: use 0 for the default", s.Name, s.Replicas)
 	case s.Pause < 0:
 		return fmt.Errorf("controllertest: %s: Scenario.Pause is %v: use 0 for the default", s.Name, s.Pause)
+	}
+	if s.From != nil {
+		if err := s.From.validate(s); err != nil {
+			return err
+		}
 	}
 	for n, step := range s.Script {
 		if step.Do == nil {

@@ -34,6 +34,7 @@ type incarnation struct {
 	run     *run
 	replica int
 	number  int
+	former  bool // of Scenario.From
 	ctx     context.Context
 	cancel  context.CancelFunc
 	ended   chan struct{} // Start has returned
@@ -100,7 +101,7 @@ func (r *run) launchWith(replica int, e effects) {
 		i.die()
 		return
 	}
-	i.number = len(r.past) + len(r.life) + 1
+	i.number, i.former = len(r.past)+len(r.life)+1, r.former
 	if replica < len(r.life) {
 		r.past = append(r.past, r.life[replica])
 		r.life[replica] = i
@@ -133,10 +134,14 @@ func (i *incarnation) start(ctx context.Context, env *Env) (err error) {
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	if i.run.x.scenario.Command != nil {
-		return i.process(ctx, env)
+	start, command := i.run.x.scenario.Start, i.run.x.scenario.Command
+	if i.former {
+		start, command = i.run.x.scenario.From.Start, i.run.x.scenario.From.Command
 	}
-	return i.run.x.scenario.Start(ctx, i.Config(), env)
+	if command != nil {
+		return i.process(ctx, env, command)
+	}
+	return start(ctx, i.Config(), env)
 }
 
 // endedByItself restarts a process that ended before it was killed.
@@ -235,6 +240,10 @@ func (i *incarnation) on(op *fault.Op) fault.Fault {
 
 func (i *incarnation) faultOf(op *fault.Op) fault.Fault {
 	r := i.run
+	if i.former {
+		i.formerRequest(op)
+		return fault.Fault{}
+	}
 	if op.Verb == "update" && !unobserved(op.Resource) {
 		r.awaitBase(i.ctx, op)
 	}
@@ -350,7 +359,10 @@ func (i *incarnation) external(ctx context.Context, name string, call func(conte
 	r.mu.Lock()
 	verb, _, _ := strings.Cut(name, " ")
 	f, fails := r.failsLocked(verb, outage.External, "")
-	if fails {
+	if i.former {
+		r.noteLocked("process %d of the former version: external %s", i.number, r.maskLocked(name))
+		r.mu.Unlock()
+	} else if fails {
 		r.noteLocked("process %d: external %s fails", i.number, r.maskLocked(name))
 		r.mu.Unlock()
 	} else {

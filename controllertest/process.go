@@ -14,9 +14,9 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 )
 
-// process runs the command of Scenario.Command. Its requests pass through a proxy that
+// process runs the process of a command. Its requests pass through a proxy that
 // applies the faults.
-func (i *incarnation) process(ctx context.Context, env *Env) error {
+func (i *incarnation) process(ctx context.Context, env *Env, command func(Process) (*exec.Cmd, error)) error {
 	kubeconfig, err := env.Kubeconfig()
 	if err != nil {
 		return err
@@ -27,7 +27,7 @@ func (i *incarnation) process(ctx context.Context, env *Env) error {
 	}
 	defer service.close()
 
-	cmd, err := i.run.x.scenario.Command(Process{Kubeconfig: kubeconfig, Namespace: env.Namespace, CloudURL: service.url})
+	cmd, err := command(Process{Kubeconfig: kubeconfig, Namespace: env.Namespace, CloudURL: service.url})
 	if err != nil {
 		return err
 	}

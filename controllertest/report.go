@@ -20,6 +20,7 @@ const (
 	Invariance Oracle = "invariant"  // a Scenario's invariant was violated
 	Liveness   Oracle = "liveness"   // the cluster does not converge
 	Quiescence Oracle = "quiescence" // endless writes, or a queue that is not empty at rest
+	Upgrade    Oracle = "upgrade"    // a new version changes what the user has not asked for: see Scenario.From
 	Health     Oracle = "health"     // a panic, a process that ends early or does not stop, leaked goroutines, a request that an operator does not declare
 )
 

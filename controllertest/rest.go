@@ -441,6 +441,9 @@ const patience = 5 * time.Second
 
 // watchesLocked reports whether the controller has as many watches as without faults.
 func (r *run) watchesLocked() bool {
+	if r.former {
+		return true // those of the former version are not known
+	}
 	for resource, n := range r.x.watched {
 		have := 0
 		for _, i := range r.life {

@@ -43,6 +43,8 @@ type run struct {
 	over       bool
 	life       []*incarnation // the present ones, by replica
 	past       []*incarnation
+	former     bool // the next processes are of Scenario.From
+	taken      int  // the events before the last step of an upgrade
 	restarts   int
 	pending    int           // running faults, steps and users
 	underway   int           // running writes and calls of the controller
@@ -132,11 +134,16 @@ func (r *run) execute(ctx context.Context) {
 		r.x.abort(err)
 		return
 	}
+	r.former = r.x.scenario.From != nil
 	for replica := range max(1, r.x.scenario.Replicas) {
 		r.launch(replica)
 	}
 	for n, step := range r.x.scenario.Script {
-		if !r.play(ctx, n, step.Name, func() error { return step.Do(ctx, r.user.Config(), &r.env) }) {
+		do := func() error { return step.Do(ctx, r.user.Config(), &r.env) }
+		if r.x.upgrades(n) {
+			do = func() error { r.upgrade(n); return nil }
+		}
+		if !r.play(ctx, n, step.Name, do) {
 			return
 		}
 	}
@@ -230,7 +237,12 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 		}
 	}
 	r.rests = append(r.rests, checkpoint{step: name, state: r.normalizeLocked(state), repeats: r.repeatsLocked(), made: r.madeInLocked(state)})
-	if r.x.watched == nil && len(r.plan) == 0 {
+	if r.x.upgrades(n) {
+		for _, f := range r.judgeUpgradeLocked() {
+			r.addLocked(f)
+		}
+	}
+	if r.x.watched == nil && len(r.plan) == 0 && !r.former {
 		r.x.watched = map[string]int{} // the first run, without others in parallel
 		for _, i := range r.life {
 			for resource, n := range i.Watches() {
@@ -291,6 +303,10 @@ func (r *run) find(oracle Oracle, format string, args ...any) {
 func (r *run) add(f Finding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.addLocked(f)
+}
+
+func (r *run) addLocked(f Finding) {
 	f.Field = cut(r.maskLocked(f.Field), 100)
 	r.findings = append(r.findings, f)
 	r.noteLocked("FINDING %s: %s", f.Oracle, f.Text)
@@ -425,7 +441,7 @@ func (r *run) responded(op *fault.Op, status int, body []byte) {
 func (r *run) stop() {
 	r.mu.Lock()
 	r.over = true
-	life := r.life
+	life := append(slices.Clone(r.past), r.life...) // of past, a former version can be alive
 	r.mu.Unlock()
 	for _, i := range life {
 		i.die()
@@ -433,7 +449,7 @@ func (r *run) stop() {
 	r.user.Kill()
 	r.wg.Wait()
 	r.mu.Lock()
-	all := append(slices.Clone(r.past), life...)
+	all := append(slices.Clone(r.past), r.life...)
 	r.mu.Unlock()
 	for _, i := range all {
 		i.await()

@@ -33,6 +33,13 @@ type Scenario struct {
 	// Required, unless Command is set.
 	Start func(ctx context.Context, cfg *rest.Config, env *Env) error
 
+	// From is the former version of the controller. It brings the first steps of the script to rest,
+	// without faults. Then it ends, and the controller of the scenario takes over in a step of its own, in which the
+	// user asks for nothing: each change that this step makes outside of a status is a finding of
+	// the oracle Upgrade. The rest of the script follows. For a downgrade, exchange the two versions. nil
+	// means none.
+	From *Former
+
 	// Command returns the command of a real process, which replaces Start. The explorer
 	// kills it by SIGKILL and freezes it by SIGSTOP. It cannot register queues, and its
 	// goroutines are not checked. Its clients should write JSON (see
