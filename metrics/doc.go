@@ -25,6 +25,10 @@
 //	controller_keys{controller,state}                                   gauge
 //	controller_failing_keys{controller,result}                          gauge
 //	controller_objects{controller}                                      gauge
+//	controller_object_conditions{resource,condition,status,reason}      gauge
+//	controller_not_ready_objects{resource}                              gauge
+//	controller_not_ready_oldest_seconds{resource}                       gauge
+//	controller_paused_objects{resource}                                 gauge
 //	controller_writes_total{controller,kind,result}                     counter
 //	controller_active_workers{controller}                               gauge
 //	controller_workers{controller}                                      gauge

@@ -32,11 +32,11 @@ const (
 
 // Metrics feeds the collectors. It satisfies the Metrics interfaces of the packages
 // reconcile, leader, shard, consistency, finalizer, informer, watcher, recorder, shutdown and
-// migrate, and workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
+// migrate, fleet, and workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
 // A nil *Metrics has no series.
 //
 // The methods give label values to at most 100 controllers, queues, Leases, finalizers, steps,
-// informers, definitions, hosts and parts of the stop each. Further names share the value "other". A label
+// informers, definitions, resources, hosts and parts of the stop each. Further names share the value "other". A label
 // value is printable and at most 128 bytes long: a name that is not keeps its beginning and gets
 // a hash.
 //
@@ -93,6 +93,10 @@ type Metrics struct {
 	caches          sync.Map // label → func() (objects, bytes int64)
 	receipts        sync.Map // label → func() time.Time
 
+	conditions, paused, unready, unreadyFor *prometheus.GaugeVec
+	fleets                                  sync.Map // label → fleet
+	pauses                                  sync.Map // label → func() int
+
 	malformed *prometheus.GaugeVec
 	served    *prometheus.GaugeVec
 	misfits   sync.Map // label → func() int
@@ -122,7 +126,7 @@ type Metrics struct {
 	requests  *prometheus.CounterVec
 	latencies histograms
 
-	leases, queues, hosts, finalizers, steppers, parts, informers, definitions names
+	leases, queues, hosts, finalizers, steppers, parts, informers, definitions, resources names
 
 	mu sync.Mutex // guards the replacement of controllers and of the gauges of a queue
 	// A stored controllers does not change, so that workers read it without a lock.
@@ -205,6 +209,11 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		migrated:  all.gauge("controller_migration_objects", "Number of stored objects that the last pass of a migration has read and migrated (migrated), or could not migrate (failed).", "definition", "state"),
 		migration: all.gauge("controller_migration_complete", "1 if the objects of the CustomResourceDefinition are stored in its storage version, otherwise 0.", "definition"),
 
+		conditions: all.gauge("controller_object_conditions", "Number of objects of the resource by each of their conditions.", "resource", "condition", "status", "reason"),
+		unready:    all.gauge("controller_not_ready_objects", "Number of objects of the resource that are not ready, without paused ones.", "resource"),
+		unreadyFor: all.gauge("controller_not_ready_oldest_seconds", "Time in seconds for which the oldest of these objects has not been ready, 0 if there are none.", "resource"),
+		paused:     all.gauge("controller_paused_objects", "Number of objects of the resource that an annotation pauses, without those that are being deleted.", "resource"),
+
 		depth:      all.gauge("workqueue_depth", "Number of keys that are ready and wait for a worker.", "name"),
 		adds:       all.counter("workqueue_adds_total", "Total number of keys added to the queue, without duplicates of waiting keys.", "name"),
 		retries:    all.counter("workqueue_retries_total", "Total number of keys added with a rate limit. client-go's queues also count keys added with a delay.", "name"),
@@ -227,6 +236,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		informers:  names{limit: maxNames},
 
 		definitions: names{limit: maxNames},
+		resources:   names{limit: maxNames},
 	}
 	m.controllers.Store(&controllers{})
 	m.reconciles = newReconciles(m)
@@ -272,6 +282,7 @@ func (c *collectors) Describe(ch chan<- *prometheus.Desc) {
 func (c *collectors) Collect(ch chan<- prometheus.Metric) {
 	c.metrics.countObjects(time.Now())
 	c.metrics.measureCaches()
+	c.metrics.measureFleets(time.Now())
 	for _, one := range c.list {
 		one.Collect(ch)
 	}

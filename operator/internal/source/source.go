@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/enqueue/pause"
 	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
 )
@@ -18,8 +19,10 @@ type Source struct {
 	Informer        cache.SharedIndexInformer
 	Handlers        []cache.ResourceEventHandlerRegistration
 	Held            Held
+	Paused          *pause.Set // nil if no controller obeys annotations
 
-	id <-chan struct{} // of the informer, which a factory wraps again for each caller
+	counted bool            // by Own
+	id      <-chan struct{} // of the informer, which a factory wraps again for each caller
 }
 
 // A Set has the sources of an operator, in the order of their registration.
