@@ -70,7 +70,9 @@ func Children[T controllerkit.Object, C any](c *Controller, resource schema.Grou
 	c.childKinds = append(c.childKinds, k)
 	c.owns = true
 	owned[T](c, r.Name, r, c.ownerKeys, nil)
-	handle[T](c, r.Name, r, func() cache.ResourceEventHandler { return pauses.Children(c.op.options.annotations(), c.logger(r.Name)) })
+	handle[T](c, r.Name, r, func() cache.ResourceEventHandler {
+		return pauses.Children(c.op.options.annotations(), c.logger(r.Name))
+	})
 	reader := remember(c, r, nil, c.ownerKeys)
 	verbs := []string{"get", "create", "patch"}
 	if c.prune || c.elsewhere {
