@@ -65,6 +65,12 @@ func rows() []row {
 			{"Delays of hot keys", "Times a second that a key was delayed because it ran too often.", "ops", [][2]string{{rate("job", "controller_reconcile_held_total", ofController), "delays"}}},
 			{"Writes", "Applies and writes of a status, sent or skipped.", "ops", [][2]string{{rate("kind, result", "controller_writes_total", ofController), "{{kind}} {{result}}"}}},
 		}},
+		{title: "Objects", panels: []panel{
+			{"Objects by condition", "Objects of a resource by the type, status and reason of each condition.", "short", [][2]string{{highest("resource, condition, status, reason", "controller_object_conditions", ofJob), "{{resource}} {{condition}} {{status}} {{reason}}"}}},
+			{"Objects that are not ready", "Without those that an annotation pauses, unless they are being deleted.", "short", [][2]string{{highest("resource", "controller_not_ready_objects", ofJob), "{{resource}}"}}},
+			{"Oldest object that is not ready", "Time for which it has not been ready.", "s", [][2]string{{highest("resource", "controller_not_ready_oldest_seconds", ofJob), "{{resource}}"}}},
+			{"Paused objects", "Objects that an annotation pauses.", "short", [][2]string{{highest("resource", "controller_paused_objects", ofJob), "{{resource}}"}}},
+		}},
 		{title: "Election", panels: []panel{
 			{"Leader", "1 for the replica that holds the Lease.", "short", [][2]string{{highest("name, instance", "leader_election_master_status", ofJob), "{{name}} {{instance}}"}}},
 			{"Replicas that see a leader", "All of them, except while the Lease is free, or for a replica that cannot use the API server.", "short", [][2]string{{sum("name", "controller_leader_seen", ofJob), "{{name}}"}}},

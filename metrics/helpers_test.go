@@ -72,6 +72,8 @@ func use(t testing.TB, m *metrics.Metrics) {
 	m.ReconcileFinished(t.Context(), "c", "success", time.Second, time.Second)
 	m.ReconcileFailing("c", "rejected", 1)
 	m.ReconcileObjects("c", func() int64 { return 10 })
+	m.FleetObjects("websites.example.com", func(yield func(condition, status, reason string, objects int)) { yield("Ready", "True", "Ready", 3) }, func() (int, time.Time) { return 1, time.Now().Add(-time.Minute) })
+	m.FleetPaused("websites.example.com", func() int { return 2 })
 	m.EventsRecorded("written", 1)
 	m.PartStopped("informers", time.Second, false)
 	m.MigrationProgress("websites.example.com", 3, 1, false)
