@@ -41,8 +41,8 @@ const (
 // a hash.
 //
 // If all names, results, methods and status codes occur, a scrape has about 90,000 lines and
-// 8 MB. The conditions of objects can add 500 lines for each resource. Half of them are the histograms of reconciles by result, and the requests by code, method
-// and host. A program of ten controllers and one API server has about 3,000 lines and 300 kB.
+// 8 MB. Half of them are the histograms of reconciles by result, and the requests by code, method
+// and host. The conditions of objects can add 500 lines for each resource. A program of ten controllers and one API server has about 3,000 lines and 300 kB.
 type Metrics struct {
 	// Exemplar returns the labels of an exemplar for the context of a reconcile or a request,
 	// such as the ids of its trace, or nil. The function Exemplar of module tracing fits. It
