@@ -30,8 +30,8 @@
 //
 // When the context of Run is done, no call starts, running calls finish, the Lease is
 // released, Events are written, informers and server stop. By default a call may take 15s, all
-// calls have 20s, the election waits 22s for them, and the process ends within 28s, before
-// the Pod's 30s. GracePeriod scales them all.
+// calls 20s, the election waits 22s, and the process ends within 28s, before the Pod's 30s.
+// GracePeriod scales them.
 //
 // # Guarantees
 //
@@ -64,7 +64,7 @@
 //
 // # Caveats
 //
-//   - An Operator runs once, as its informers do.
+//   - An Operator runs once.
 //   - Do not call Start of a factory: Run starts the registered informers.
 //   - A resource has one informer. With a selector, a write outside of it delays the key for about
 //     a minute.
@@ -73,5 +73,5 @@
 //   - To stop writes of calls that outlive their term, wrap Config with [leader.Guard] before you
 //     make clients or call Kind.
 //   - A child created between the read of Apply and its request is adopted.
-//   - The kind of a Go type is its name, or the GroupVersionKind of its informer.
+//   - The kind of a Go type is its name, or its informer's GroupVersionKind.
 package operator
