@@ -203,11 +203,11 @@ func handle[T any, L any](c *Controller, resource schema.GroupResource, from int
 	if c.op.Debug != nil {
 		s.Held.Time()
 	}
-	if _, err := c.Loop.Handle(s, handler); err != nil {
-		c.fail("%w", err)
-	}
 	if resource == c.owner {
 		c.count(reflect.TypeFor[T](), s)
+	}
+	if _, err := c.Loop.Handle(s, handler); err != nil {
+		c.fail("%w", err)
 	}
 	return from.Lister()
 }

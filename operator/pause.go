@@ -19,9 +19,7 @@ func (o Options) annotations() pause.Annotations {
 
 // count counts the objects of For by their conditions, and those of Kind that are paused.
 func (c *Controller) count(typ reflect.Type, s *source.Source) {
-	if err := s.Own(typ, c.readies, c.children != nil, c.op.options.annotations(), c.op.Metrics); err != nil {
-		c.fail("%w", err)
-	}
+	s.Own(typ, c.readies, c.children != nil, c.op.options.annotations(), c.op.Metrics)
 	if c.op.Debug != nil && s.Paused != nil {
 		c.page().Paused = s.Paused
 	}

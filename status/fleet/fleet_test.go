@@ -291,6 +291,7 @@ func TestBounds(t *testing.T) {
 func FuzzHostile(f *testing.F) {
 	f.Add("Ready", "False", "X", "2026-05-01T12:00:00Z", int64(3))
 	f.Add("", "maybe", "\xff\x00", "", int64(-1))
+	f.Add(strings.Repeat("x", 300), "True", strings.Repeat("é", 300), "soon", int64(1))
 	f.Fuzz(func(t *testing.T, kind, status, reason, at string, generation int64) {
 		w := &fleet.Tracker{NeedsReady: true}
 		o := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "o"}, "status": map[string]any{"conditions": []any{

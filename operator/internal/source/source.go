@@ -21,7 +21,8 @@ type Source struct {
 	Held            Held
 	Paused          *pause.Set // nil if no controller obeys annotations
 
-	counted bool            // by Own
+	counted bool // by Own
+	first   chain
 	id      <-chan struct{} // of the informer, which a factory wraps again for each caller
 }
 
@@ -49,6 +50,9 @@ func (s *Set) Of(r served.Resource, informer cache.SharedIndexInformer) (*Source
 
 // AddEventHandler adds a handler to the informer. Held sees the events of the first one.
 func (s *Source) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	if len(s.first) > 0 {
+		handler, s.first = append(s.first, handler), nil
+	}
 	switch {
 	case len(s.Handlers) > 0:
 	case headers.Decodes(s.GetStore()) && !headers.Alone(handler):
