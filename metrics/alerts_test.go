@@ -521,7 +521,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-var identifier = regexp.MustCompile(`\b(controller|workqueue|rest_client|leader_election|reflector)_\w+\b|\bcontroller:\w+:\w+`)
+var identifier = regexp.MustCompile(`\b(controller|informer|workqueue|rest_client|leader_election|reflector)_\w+\b|\bcontroller:\w+:\w+`)
 
 // checkQuery fails for a family that Metrics does not have, or a form of it that its type
 // does not have.

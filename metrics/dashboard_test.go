@@ -105,6 +105,7 @@ func rows() []row {
 			{"Memory of caches", "Estimate of the heap that these objects take.", "bytes", [][2]string{{sum("name, instance", "controller_informer_bytes", ofJob), "{{name}} {{instance}}"}}},
 			{"Malformed objects", "Objects that an informer cannot decode.", "short", [][2]string{{highest("name", "controller_informer_malformed_objects", ofJob), "{{name}}"}}},
 			{"Changed caches", "Objects in caches that the program changed, found in an hour.", "short", [][2]string{{fmt.Sprintf("sum by (name, instance) (increase(controller_informer_mutations_total%s[1h]))", ofJob), "{{name}} {{instance}}"}}},
+			{"Latency of client-go's caches", "Time that client-go takes to store an event and to pass it to handlers, the 99th percentile, of informers with a name.", "s", [][2]string{{quantile("0.99", "informer_processing_latency_seconds", ofJob, ", name, resource"), "{{name}} {{resource}}"}}},
 			{"Waits for caches", "Keys a second that waited until their caches showed their writes, by result.", "ops", [][2]string{{rate("result", "controller_consistency_wait_duration_seconds_count", ofJob), "{{result}}"}}},
 		}},
 		{title: "Cleanup, Events and stops", panels: []panel{

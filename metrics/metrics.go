@@ -87,6 +87,9 @@ type Metrics struct {
 	watching histograms
 	received *prometheus.GaugeVec
 
+	queued, stored *prometheus.GaugeVec
+	processing     histograms
+
 	mutations *prometheus.CounterVec
 
 	held, heldBytes *prometheus.GaugeVec
@@ -126,7 +129,7 @@ type Metrics struct {
 	requests  *prometheus.CounterVec
 	latencies histograms
 
-	leases, queues, hosts, finalizers, steppers, parts, informers, definitions, resources names
+	leases, queues, hosts, finalizers, steppers, parts, informers, definitions, resources, factories names
 
 	mu sync.Mutex // guards the replacement of controllers and of the gauges of a queue
 	// A stored controllers does not change, so that workers read it without a lock.
@@ -214,6 +217,11 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		unreadyFor: all.gauge("controller_not_ready_oldest_seconds", "Time in seconds for which the oldest of these objects has not been ready, 0 if there are none.", "resource"),
 		paused:     all.gauge("controller_paused_objects", "Number of objects of the resource that an annotation pauses, without those that are being deleted.", "resource"),
 
+		queued: all.gauge("informer_queued_items", "Number of events that wait for the cache of an informer of client-go.", "name", "group", "version", "resource"),
+		processing: all.histogram("informer_processing_latency_seconds", "Time in seconds that an informer of client-go takes to store an event and to pass it to its handlers.",
+			[]float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, "name", "group", "version", "resource"),
+		stored: all.gauge("informer_store_resource_version", "The 15 least significant digits of the resource version of the cache of an informer of client-go.", "name", "group", "version", "resource"),
+
 		depth:      all.gauge("workqueue_depth", "Number of keys that are ready and wait for a worker.", "name"),
 		adds:       all.counter("workqueue_adds_total", "Total number of keys added to the queue, without duplicates of waiting keys.", "name"),
 		retries:    all.counter("workqueue_retries_total", "Total number of keys added with a rate limit. client-go's queues also count keys added with a delay.", "name"),
@@ -237,6 +245,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 
 		definitions: names{limit: maxNames},
 		resources:   names{limit: maxNames},
+		factories:   names{limit: maxNames},
 	}
 	m.controllers.Store(&controllers{})
 	m.reconciles = newReconciles(m)

@@ -76,8 +76,13 @@ func TestOwn(t *testing.T) {
 			want = -1
 		}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"controllerkit.github.io/paused": ""}}}
-		informer.handler.OnAdd(pod, true)
-		informer.handler.OnUpdate(pod, pod)
+		running := pod.DeepCopy()
+		running.Annotations = nil
+		informer.handler.OnAdd(running, true)
+		if tt.pausable && paused != 0 {
+			t.Errorf("%s: during the first event %d objects are paused, want 0", tt.name, paused)
+		}
+		informer.handler.OnUpdate(running, pod)
 		if paused != want {
 			t.Errorf("%s: during the event %d objects are paused, want %d", tt.name, paused, want)
 		}
