@@ -6,8 +6,8 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// FactoryMetrics has the series of what client-go measures of its informers, by their cache.InformerName and their
-// resource. *metrics.Metrics implements it.
+// FactoryMetrics has the series of client-go's own measurements of its informers, by their cache.InformerName and
+// their resource. *metrics.Metrics implements it.
 type FactoryMetrics interface {
 	InformerQueue(name, group, version, resource string) interface{ Set(items float64) }
 	InformerLatency(name, group, version, resource string) interface{ Observe(seconds float64) }

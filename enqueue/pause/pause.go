@@ -29,10 +29,10 @@ const (
 	maxNote    = 200 // bytes of a value in a message
 )
 
-// Annotations are the two annotations of a controller. The zero value has those of Domain.
+// Annotations are the two annotations of a controller. The zero value has the prefix Domain.
 type Annotations struct {
-	// Prefix is the part of their names before the slash, a DNS subdomain. It tells the pauses of two controllers
-	// of one object apart. "" means Domain.
+	// Prefix is the part of their names before the slash, a DNS subdomain. With two prefixes, a user can pause one of
+	// two controllers of an object. "" means Domain.
 	Prefix string
 }
 
@@ -47,9 +47,8 @@ func (a Annotations) Check() error {
 func (a Annotations) paused() string    { return cmp.Or(a.Prefix, Domain) + "/paused" }
 func (a Annotations) requested() string { return cmp.Or(a.Prefix, Domain) + "/requested-at" }
 
-// Paused reports whether obj has the annotation paused. Any value pauses it, also an empty one, for example a reason.
-// Only the values false and 0 do not, so that a mistake in the value pauses too much and not too
-// little.
+// Paused reports whether the annotation paused pauses obj. Any value does, also an empty one, for example a reason, except
+// false and 0. So a mistake in the value pauses too much and not too little.
 func (a Annotations) Paused(obj metav1.Object) bool {
 	value, found := obj.GetAnnotations()[a.paused()]
 	return found && value != "0" && !strings.EqualFold(value, "false")

@@ -14,7 +14,7 @@ import (
 // metric and for the page of package debug. An informer of package compact does not decode objects for it. The zero
 // value is ready to use. A Set must not be copied. Its methods may be called concurrently.
 type Set struct {
-	// Annotations are those of the controller. The zero value has those of Domain.
+	// Annotations are the annotations of the controller. The zero value has the prefix Domain.
 	Annotations Annotations
 
 	mu     sync.Mutex // guards paused
@@ -68,7 +68,7 @@ func (s *Set) set(obj any) {
 	s.paused[key] = struct{}{}
 }
 
-// Len returns the number of paused objects. Those that are being deleted do not count.
+// Len returns the number of paused objects. Objects in deletion do not count.
 func (s *Set) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

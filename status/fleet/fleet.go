@@ -25,7 +25,7 @@ const (
 	other  = "other"
 )
 
-// Metrics receives what a Tracker counts. *metrics.Metrics implements it.
+// Metrics receives the counts of a Tracker. *metrics.Metrics implements it.
 type Metrics interface {
 	// FleetObjects sets the functions of a resource, which each collection of the metrics calls.
 	FleetObjects(resource string, conditions func(yield func(condition, status, reason string, objects int)), notReady func() (objects int, oldest time.Time))
@@ -50,7 +50,7 @@ type Tracker struct {
 	types   map[string]int // the counts of each type with a reason of their own
 }
 
-// An object is what the Tracker remembers of one.
+// An object is the memory of one object.
 type object struct {
 	counts unique.Handle[string] // the numbers of its counts, two bytes each
 	since  time.Time             // when it became not ready; zero if it is ready
@@ -153,7 +153,7 @@ func (t *Tracker) addLocked(o object, n int) {
 	}
 }
 
-// readLocked returns what to remember of an object. former is what it was.
+// readLocked returns the memory of an object. former is the memory before the event.
 func (t *Tracker) readLocked(o metav1.Object, former object) object {
 	var numbers [2 * (maxConditions + 1)]byte
 	var readiness, pause condition
