@@ -13,6 +13,7 @@
 //
 //   - [queue]: the work queue: priorities, fairness, delays, drain; rate limiters
 //   - [enqueue]: informer events to keys; predicates
+//   - [enqueue/pause]: annotations that pause one object, or ask for a reconcile now
 //   - [enqueue/reads]: what a reconcile has read runs it again, without a mapping function
 //   - [reconcile]: the loop: a key in, a result or a classed error out; panics, timeouts, ordered stop
 //   - [leader]: one leader, by the clock; hand-over in milliseconds
@@ -39,6 +40,7 @@
 //
 //   - [finalizer]: stored before work, removed only after a clean cleanup
 //   - [status]: conditions; one write or none
+//   - [status/fleet]: the objects of a resource by their conditions, for metrics
 //   - [status/kstatus]: whether objects of any kinds are ready, by the rules of kstatus; conditions
 //     that it reads right
 //   - [ssa]: server-side apply that skips no-ops
@@ -100,15 +102,18 @@
 //   - leader election: [operator.Options.LeaseNamespace], [leader.Elector]; for parts beside it,
 //     [docs/recipes/singleton.md]
 //   - logging: [docs/logging.md]
+//   - log level at run time: [debug.Page.Verbosity]
 //   - memory of caches: [compact.New], [informer.Trim], [docs/memory.md]
 //   - metrics endpoint: [operator.Options.Listen]; for authorized users alone, [serve.Guard],
 //     [docs/serving.md]
 //   - migration of stored objects to a new version, storedVersions: [migrate.Migrator],
 //     [docs/crd-versions.md]; of a field, [docs/recipes/migration.md]
 //   - namespaces, many or changing: [scope.Informer], [docs/namespaces.md]
+//   - metrics of the state of objects: [fleet.Tracker]
 //   - new repository, scaffolding: [cmd/newoperator], [docs/start.md]
 //   - outages and other bad days, what the on-call sees: [docs/gamedays.md]
 //   - owner references: [owner.SetController]
+//   - pause of one object, a reconcile now: [pause.Annotations]
 //   - periodic reconciles, resync: [reconcile.Every]
 //   - pprof: [operator.Options.Debug], [debug.Profiles]
 //   - predicates, filters of events: [enqueue.Filter], [enqueue.GenerationChanged]
@@ -171,10 +176,11 @@
 // [controllertest/world]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/world
 // [crd]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd
 // [crd/crdtest]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/crdtest
-// [crdtest.NewFake]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/crdtest#NewFake
 // [crd/migrate]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/migrate
+// [crdtest.NewFake]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/crdtest#NewFake
 // [debug]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug
 // [debug.Page]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug#Page
+// [debug.Page.Verbosity]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug#Page.Verbosity
 // [debug.Profiles]: https://pkg.go.dev/github.com/controllerkit/controllerkit/debug#Profiles
 // [docs/alerts.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/alerts.md
 // [docs/by-hand.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/by-hand.md
@@ -206,6 +212,7 @@
 // [enqueue.Filter]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#Filter
 // [enqueue.GenerationChanged]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#GenerationChanged
 // [enqueue.Handler]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#Handler
+// [enqueue/pause]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue/pause
 // [enqueue/reads]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue/reads
 // [enqueue: a tombstone]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#example-Handler-Tombstone
 // [enqueue: many keys]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#example-Handler-ManyKeys
@@ -214,6 +221,7 @@
 // [finalizer]: https://pkg.go.dev/github.com/controllerkit/controllerkit/finalizer
 // [finalizer.Ensure]: https://pkg.go.dev/github.com/controllerkit/controllerkit/finalizer#Ensure
 // [finalizer.Plan]: https://pkg.go.dev/github.com/controllerkit/controllerkit/finalizer#Plan
+// [fleet.Tracker]: https://pkg.go.dev/github.com/controllerkit/controllerkit/status/fleet#Tracker
 // [informer]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer
 // [informer.Trim]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer#Trim
 // [informer/compact]: https://pkg.go.dev/github.com/controllerkit/controllerkit/informer/compact
@@ -246,6 +254,7 @@
 // [owner]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner
 // [owner.Claim]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner#Claim
 // [owner.SetController]: https://pkg.go.dev/github.com/controllerkit/controllerkit/owner#SetController
+// [pause.Annotations]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue/pause#Annotations
 // [preview]: https://pkg.go.dev/github.com/controllerkit/controllerkit/preview
 // [preview.Preview]: https://pkg.go.dev/github.com/controllerkit/controllerkit/preview#Preview
 // [queue]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue
@@ -278,6 +287,7 @@
 // [ssa/applyset]: https://pkg.go.dev/github.com/controllerkit/controllerkit/ssa/applyset
 // [status]: https://pkg.go.dev/github.com/controllerkit/controllerkit/status
 // [status.Set]: https://pkg.go.dev/github.com/controllerkit/controllerkit/status#Set
+// [status/fleet]: https://pkg.go.dev/github.com/controllerkit/controllerkit/status/fleet
 // [status/kstatus]: https://pkg.go.dev/github.com/controllerkit/controllerkit/status/kstatus
 // [watcher]: https://pkg.go.dev/github.com/controllerkit/controllerkit/watcher
 // [watcher.RetryWatcher]: https://pkg.go.dev/github.com/controllerkit/controllerkit/watcher#RetryWatcher

@@ -48,12 +48,12 @@
 //   - [Invariance]: the invariants of the scenario hold in every state.
 //   - [Liveness]: the cluster converges after the last fault.
 //   - [Quiescence]: the controller then stops writing, and its queues are empty.
-//   - [Upgrade]: a new version changes nothing that the user has not asked for: see Scenario.From.
+//   - [Upgrade]: a new version changes nothing by itself: see Scenario.From.
 //   - [Health]: the controller does not panic, stops in time, leaks no goroutine, and sends no
-//     request that its operator does not declare.
+//     undeclared request.
 //
-// A failing plan runs three times more. A [Failure] groups plans with the same finding. It
-// holds the simplest plan, a timeline, and the environment variable that repeats the plan.
+// A failing plan runs three times more. A [Failure] groups plans with the same finding, with the
+// simplest plan, its timeline, and the variable that repeats it.
 //
 // # Guarantees
 //
@@ -69,17 +69,16 @@
 //     namespaces and finalizers are gone, or the error names a left object.
 //   - X6: Each bug in the zoo is found by its plan within three runs, and the zoo's correct
 //     controllers pass each plan with one fault.
-//   - X7: If a version that takes over from Scenario.From creates, deletes or changes an object, outside of its
-//     status, or an external resource, without a request of the user, that is a finding.
+//   - X7: If the version after Scenario.From changes something but a status before the user
+//     acts, that is a finding.
 //
 // # Caveats
 //
-//   - Start runs in the process of the test: package-level variables survive a crash.
-//     Scenario.Command runs a real process instead.
-//   - If a controller leaves an error to a person on purpose, such as a 422, leave the
-//     kind out of Options.Faults.
+//   - Start runs in the test's process, so package-level variables survive a crash:
+//     see Scenario.Command.
+//   - Leave kinds of errors out of Options.Faults that the controller leaves to a person, such as a 422.
 //   - A passed exploration is no proof: operations that not all runs without faults make,
 //     and paths that the script does not take, get no faults.
 //   - Clients with their own transport bypass the faults.
-//   - If a controller does not restore a changed child, even after a restart, no plan fails.
+//   - A changed child that is not restored, even after a restart, fails no plan.
 package controllertest

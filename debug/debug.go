@@ -28,8 +28,15 @@ type Page struct {
 	// Informers returns the informers. nil means a page without informers.
 	Informers func() []Informer
 
-	reader wire.Reader
-	read   sync.Mutex // one request at a time collects a state
+	// Verbosity sets how much the process logs, such as [Klog], and returns the former level. A POST
+	// request with the parameters verbosity, which is 0 to 5, and for, which is at most 1h, calls it, and
+	// again with the former level after that time. client-go logs contents of objects at higher
+	// levels only. A user behind a Guard of package serve needs the verb post. nil means that the page cannot set it.
+	Verbosity func(level int) (former int)
+
+	reader    wire.Reader
+	verbosity verbosity
+	read      sync.Mutex // one request at a time collects a state
 
 	mu          sync.Mutex // guards controllers
 	controllers []*Controller
@@ -76,6 +83,13 @@ type Controller struct {
 	Loop interface {
 		Snapshot() controllerkit.LoopState
 		SnapshotOf(keys ...types.NamespacedName) controllerkit.LoopState
+	}
+
+	// Paused has the paused objects, such as a pause.Set. nil means that the page shows none.
+	Paused interface {
+		Len() int
+		Has(key types.NamespacedName) bool
+		Keys(limit int) []types.NamespacedName
 	}
 
 	name    string

@@ -12,7 +12,8 @@
 //	config.Wrap(page.Transport)
 //	handler := enqueue.Handler(c.Source("widgets", loop.Source("widgets")), keys)
 //
-// [Profiles] serves the profiles of the process.
+// [Profiles] serves the profiles of the process. With a Page.Verbosity, such as [Klog], a form of the page
+// makes the process log more for a time.
 //
 // Package operator does this if its Options.Debug has an address. Most callers use that.
 // Others pass the Page to package serve, with a Guard or on loopback. docs/debug.md shows how

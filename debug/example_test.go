@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/queue"
@@ -41,6 +42,21 @@ func ExamplePage() {
 	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/controllers?key=default/web", http.NoBody))
 	fmt.Println(w.Code, w.Header().Get("Content-Type"))
 	// Output: 200 text/html; charset=utf-8
+}
+
+// The form of the page sets how much the process logs, for a time.
+func ExampleKlog() {
+	page := &debug.Page{Verbosity: debug.Klog}
+	post := httptest.NewRequest(http.MethodPost, "/debug/controllers?verbosity=2&for=5m", http.NoBody)
+	w := httptest.NewRecorder()
+	page.ServeHTTP(w, post)
+	fmt.Println(w.Code, klog.V(2).Enabled(), klog.V(3).Enabled())
+
+	page.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/debug/controllers?verbosity=0&for=0s", http.NoBody))
+	fmt.Println(klog.V(1).Enabled())
+	// Output:
+	// 303 true false
+	// false
 }
 
 // A transport that records the writes of each call.

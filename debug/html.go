@@ -83,6 +83,9 @@ func (w *writer) page(s *state) {
 	if s.Search != "" {
 		w.story(s)
 	}
+	if s.CanSet {
+		w.verbosity(s)
+	}
 	if l := s.Leader; l != nil {
 		w.write("<h2>Leader</h2>\n<p>")
 		if l.Leading {
@@ -122,6 +125,15 @@ func (w *writer) page(s *state) {
 		})
 	}
 	w.write("<script>%v</script>\n</body>\n</html>\n", markup(script))
+}
+
+// verbosity writes the form that sets the verbosity.
+func (w *writer) verbosity(s *state) {
+	w.write(`<form method="post"><label>Verbosity of the log, 0 to 5: <input class="s" name="verbosity" value="4" maxlength="1"></label> <label>for <input class="s" name="for" value="10m" maxlength="16"></label> <button>Set it</button>`)
+	if v := s.Verbosity; v != nil {
+		w.write(" It is %v until %v, then %v again.", v.Level, stamp(v.Until), v.Former)
+	}
+	w.write("</form>\n")
 }
 
 func (w *writer) story(s *state) {
@@ -187,6 +199,13 @@ func (w *writer) controller(now time.Time, c *controllerState) {
 				row(link(l.Key), l.Text, ago(now, l.At))
 			}
 		})
+	}
+	if len(c.Paused) > 0 {
+		w.write("<h3>Paused objects</h3>\n<p>")
+		for _, key := range c.Paused {
+			w.write("%v ", link(key))
+		}
+		w.write("</p>\n")
 	}
 	w.calls("Last calls without success", c.Failures)
 	w.calls("Last calls", c.Results)

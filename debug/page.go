@@ -38,8 +38,8 @@ func hash(text string) string {
 
 // ServeHTTP serves the page as HTML or, with the parameter format=json, as JSON. The
 // parameter key, such as default/web, adds the story of a key. A key without a slash has no
-// namespace. The story is in order of time. HTML and JSON have the same content. ServeHTTP
-// does not authenticate. It holds no lock while it renders, so a slow reader delays no
+// namespace. The story is in order of time. HTML and JSON have the same content. A POST
+// request sets Verbosity for a time. ServeHTTP does not authenticate. It holds no lock while it renders, so a slow reader delays no
 // call.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
@@ -47,6 +47,10 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-store")
+	if r.Method == http.MethodPost && p.Verbosity != nil {
+		p.setVerbosity(w, r)
+		return
+	}
 	if !isRead(w, r) {
 		return
 	}

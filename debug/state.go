@@ -29,6 +29,8 @@ type state struct {
 	Leader      *Leader           `json:"leader,omitempty"`
 	Shards      *Shards           `json:"shards,omitempty"`
 	Informers   []Informer        `json:"informers"`
+	Verbosity   *verbosityState   `json:"verbosity,omitempty"` // nil unless it is raised
+	CanSet      bool              `json:"-"`                   // the verbosity
 	Controllers []controllerState `json:"controllers"`
 	Search      string            `json:"search,omitempty"` // the key
 	Story       []story           `json:"story,omitempty"`  // of the key, in each controller that knows it
@@ -45,6 +47,7 @@ type controllerState struct {
 	Counts       []count   `json:"counts"`
 	Keys         []row     `json:"keys"`     // some of each state
 	Blocked      []line    `json:"blocked"`  // finalizers
+	Paused       []string  `json:"paused"`   // keys
 	Failures     []callRow `json:"failures"` // the newest first
 	Results      []callRow `json:"results"`  // the newest first
 }
@@ -99,7 +102,7 @@ type line struct {
 func (p *Page) state(search *types.NamespacedName) *state {
 	s := &state{
 		Title: cmp.Or(kube.Printable(p.Title, maxName), "controllers"), Now: time.Now(),
-		Informers: []Informer{}, Controllers: []controllerState{},
+		Informers: []Informer{}, Controllers: []controllerState{}, Verbosity: p.verbosity.state(), CanSet: p.Verbosity != nil,
 	}
 	if p.Leader != nil {
 		l := p.Leader()
@@ -146,7 +149,7 @@ func (p *Page) state(search *types.NamespacedName) *state {
 
 // state collects the state of the controller.
 func (c *Controller) state() controllerState {
-	s := controllerState{Name: kube.Printable(c.name, maxName), Counts: []count{}, Keys: []row{}, Blocked: []line{}, Failures: []callRow{}, Results: []callRow{}}
+	s := controllerState{Name: kube.Printable(c.name, maxName), Counts: []count{}, Keys: []row{}, Blocked: []line{}, Paused: []string{}, Failures: []callRow{}, Results: []callRow{}}
 	var keys []types.NamespacedName
 	if c.Loop != nil {
 		l := c.Loop.Snapshot()
@@ -185,6 +188,12 @@ func (c *Controller) state() controllerState {
 	slices.SortFunc(s.Blocked, func(a, b line) int { return cmp.Or(a.At.Compare(b.At), strings.Compare(a.Key, b.Key)) })
 	s.Counts = append(s.Counts, count{State: blocked.String(), Keys: len(s.Blocked), Shown: min(len(s.Blocked), maxRows)})
 	s.Blocked = s.Blocked[:min(len(s.Blocked), maxRows)]
+	if c.Paused != nil {
+		for _, key := range c.Paused.Keys(maxRows) {
+			s.Paused = append(s.Paused, text(key))
+		}
+		s.Counts = append(s.Counts, count{State: "paused", Keys: c.Paused.Len(), Shown: len(s.Paused)})
+	}
 	for _, r := range c.history.last(failure, maxRows) {
 		s.Failures = append(s.Failures, newCallRow(&r))
 	}
@@ -305,10 +314,14 @@ func (c *Controller) story(key types.NamespacedName) *story {
 	rows := []row{r}
 	c.explain(rows, []types.NamespacedName{{Namespace: short(key.Namespace), Name: short(key.Name)}})
 	records := c.history.story(key, maxStory)
-	if r.State == "" && len(records) == 0 {
+	paused := c.Paused != nil && c.Paused.Has(key)
+	if r.State == "" && len(records) == 0 && !paused {
 		return nil
 	}
 	s := &story{Controller: kube.Printable(c.name, maxName), Verdict: rows[0].Why, Lines: []line{}}
+	if paused {
+		s.Verdict = "An annotation pauses it, so its calls do nothing. " + s.Verdict
+	}
 	if held, ok := c.history.holdings()[types.NamespacedName{Namespace: short(key.Namespace), Name: short(key.Name)}]; ok {
 		s.Verdict += fmt.Sprintf(" The finalizer %s blocks its deletion since %s.", held.what, stamp(held.since))
 	}

@@ -6,6 +6,7 @@
 //   - transports: lists, silence, cuts_server
 //   - transforms and memory: trim, metadata, guard, memory_server
 //   - Index: index
+//   - ClientGo: clientgo
 //   - no proof: bench, example, export, helpers
 
 package informer_test

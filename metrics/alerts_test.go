@@ -144,6 +144,10 @@ func alerts() []alert {
 	gauge := func(name, labels, values string) []sample {
 		return []sample{{name + `{job="shop",instance="a",` + labels + "}", values}}
 	}
+	unready := func(values string) sample {
+		return gauge("controller_not_ready_oldest_seconds", `resource="websites.example.com"`, values)[0]
+	}
+	websites := map[string]string{"job": "shop", "resource": "websites.example.com"}
 	const lookErrors = "The panel *Reconciles by result* names the result. The line `Reconcile failed` of the log has the key, the class and the error. [logging.md](logging.md) has the fields. The page of [debug.md](debug.md) lists the keys under *Last calls without success*."
 	const lookLate = "Compare the panels *Event to success*, *Duration*, *Depth* and *Keys that wait*. A high depth means too few workers or slow calls. Keys that wait need their caches. The page of [debug.md](debug.md) shows for one key what it waits for."
 	return []alert{
@@ -222,6 +226,37 @@ or
 			fires: []sample{failing("rejected", "0x10 30x50"), objects("200x60")},
 			quiet: []sample{failing("rejected", "0x10 15x50"), failing("error", "0x20 20x5 0x35"), objects("200x60")},
 			at:    "60m", want: orders,
+		},
+		{
+			name: "ControllerObjectsNotReady", wait: "15m", severity: "ticket",
+			// All replicas count the objects of their informers. With shards, each replica has a part of them.
+			expr:    "max by (job, resource) (controller_not_ready_oldest_seconds) > 3600",
+			summary: "An object of {{ $labels.resource }} has not been ready for more than an hour, as {{ $labels.job }} sees it.",
+			runbook: runbook{
+				means: "The condition Ready of an object has not been True for an hour, or is about an older generation, or its deletion takes as long. Objects that an annotation pauses do not count. The calls of the controller can succeed all the time: it waits for something, such as a child that does not become ready.",
+				look:  "The panel *Objects by condition* has the reasons, and *Objects that are not ready* their number. `kubectl get KIND -A -o json | jq -r '.items[] | select(any(.status.conditions[]?; .type == \"Ready\" and .status != \"True\")) | .metadata.namespace + \"/\" + .metadata.name'` lists the objects. The message of the condition names the child or the error.",
+				do:    "One object: its author reads the condition, and corrects the object. Many objects with one reason: look for the cause that they share, such as a quota, a node or a service, and for a release at the time when the number began to grow. An object whose Ready is about an older generation has not been reconciled: its key on the page of [debug.md](debug.md) shows why.",
+				not:   "Do not pause the objects to end the alert, unless somebody repairs them by hand.",
+			},
+			fires: []sample{unready("0+60x90")},
+			quiet: []sample{unready("0+60x70 0x20")},
+			at:    "90m", want: websites,
+		},
+		{
+			name: "ControllerObjectsPaused", wait: "0m", severity: "ticket",
+			// A replica that has just started has counted no objects yet, so a few samples can be 0. Without the
+			// second part, the history of a new Prometheus would be a day.
+			expr:    "quantile_over_time(0.05, max by (job, resource) (controller_paused_objects)[1d:5m]) > 0\nand\nmax by (job, resource) (controller_paused_objects offset 1d) > 0",
+			summary: "Objects of {{ $labels.resource }} have been paused for a day, as {{ $labels.job }} sees it.",
+			runbook: runbook{
+				means: "For a day an annotation has paused at least one object, not always the same one. The controller does nothing for a paused object: a new spec has no effect, and its children are not repaired.",
+				look:  "The page of [debug.md](debug.md) lists the *Paused objects*. So does `kubectl get KIND -A -o json | jq -r '.items[] | select(any(.status.conditions[]?; .type == \"Paused\" and .status == \"True\")) | .metadata.namespace + \"/\" + .metadata.name'`. The message of the condition has the value of the annotation, which can be the reason.",
+				do:    "Ask the user who has set the annotation: the managedFields of the object have the program and the time. Then remove it: `kubectl annotate KIND/NAME controllerkit.github.io/paused-`.",
+				not:   "Do not remove the annotations of all objects at once: a repair by hand may go on, and the controller would undo it.",
+			},
+			fires: gauge("controller_paused_objects", `resource="websites.example.com"`, "2x160"),
+			quiet: gauge("controller_paused_objects", `resource="websites.example.com"`, "2x60 0x20 2x80"),
+			step:  "10m", at: "1600m", want: websites,
 		},
 		{
 			name: "ControllerNoLeader", wait: "2m", severity: "page",
@@ -486,7 +521,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-var identifier = regexp.MustCompile(`\b(controller|workqueue|rest_client|leader_election|reflector)_\w+\b|\bcontroller:\w+:\w+`)
+var identifier = regexp.MustCompile(`\b(controller|informer|workqueue|rest_client|leader_election|reflector)_\w+\b|\bcontroller:\w+:\w+`)
 
 // checkQuery fails for a family that Metrics does not have, or a form of it that its type
 // does not have.

@@ -93,6 +93,13 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		"controller_failing_keys":                          1010,
 		"controller_objects":                               101,
 		"controller_leader_seen":                           101,
+		"controller_object_conditions":                     101,
+		"controller_not_ready_objects":                     101,
+		"informer_queued_items":                            101,
+		"informer_processing_latency_seconds":              101,
+		"informer_store_resource_version":                  101,
+		"controller_not_ready_oldest_seconds":              101,
+		"controller_paused_objects":                        101,
 		"controller_writes_total":                          404,
 		"controller_reconcile_duration_seconds":            101,
 		"controller_leader_absent_seconds_total":           101,
@@ -148,6 +155,11 @@ func useName(t *testing.T, m *metrics.Metrics, name string) {
 	m.ReconcileKeys(name, 1, 1)
 	m.ReconcileFailing(name, "rejected", 1)
 	m.ReconcileObjects(name, func() int64 { return 1 })
+	m.FleetObjects(name, func(yield func(condition, status, reason string, objects int)) { yield("Ready", name, name, 1) }, func() (int, time.Time) { return 0, time.Time{} })
+	m.InformerQueue(name, name, name, name).Set(1)
+	m.InformerLatency(name, name, name, name).Observe(1)
+	m.InformerVersion(name, name, name, name).Set(1)
+	m.FleetPaused(name, func() int { return 1 })
 	m.ReconcileWrote(name, "apply", true)
 	m.LeaderAbsent(name, time.Second)
 	m.ShardsOwned(name, 2, 1)
@@ -194,7 +206,7 @@ func TestSeriesOfAScrape(t *testing.T) {
 		lines   int
 		bytes   int
 	}{
-		{"all", 300, 120, results[:], stepResults, methods, codes, 90_000, 8 << 20},
+		{"all", 300, 120, results[:], stepResults, methods, codes, 93_000, 8 << 20},
 		{"ten controllers", 10, 1, results[:4], stepResults[:2], methods[:5], []int{200, 101, 404, 409}, 3_500, 400 << 10},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -65,6 +65,12 @@ func rows() []row {
 			{"Delays of hot keys", "Times a second that a key was delayed because it ran too often.", "ops", [][2]string{{rate("job", "controller_reconcile_held_total", ofController), "delays"}}},
 			{"Writes", "Applies and writes of a status, sent or skipped.", "ops", [][2]string{{rate("kind, result", "controller_writes_total", ofController), "{{kind}} {{result}}"}}},
 		}},
+		{title: "Objects", panels: []panel{
+			{"Objects by condition", "Objects of a resource by the type, status and reason of each condition.", "short", [][2]string{{highest("resource, condition, status, reason", "controller_object_conditions", ofJob), "{{resource}} {{condition}} {{status}} {{reason}}"}}},
+			{"Objects that are not ready", "Without those that an annotation pauses, unless they are being deleted.", "short", [][2]string{{highest("resource", "controller_not_ready_objects", ofJob), "{{resource}}"}}},
+			{"Oldest object that is not ready", "Time for which it has not been ready.", "s", [][2]string{{highest("resource", "controller_not_ready_oldest_seconds", ofJob), "{{resource}}"}}},
+			{"Paused objects", "Objects that an annotation pauses.", "short", [][2]string{{highest("resource", "controller_paused_objects", ofJob), "{{resource}}"}}},
+		}},
 		{title: "Election", panels: []panel{
 			{"Leader", "1 for the replica that holds the Lease.", "short", [][2]string{{highest("name, instance", "leader_election_master_status", ofJob), "{{name}} {{instance}}"}}},
 			{"Replicas that see a leader", "All of them, except while the Lease is free, or for a replica that cannot use the API server.", "short", [][2]string{{sum("name", "controller_leader_seen", ofJob), "{{name}}"}}},
@@ -99,6 +105,7 @@ func rows() []row {
 			{"Memory of caches", "Estimate of the heap that these objects take.", "bytes", [][2]string{{sum("name, instance", "controller_informer_bytes", ofJob), "{{name}} {{instance}}"}}},
 			{"Malformed objects", "Objects that an informer cannot decode.", "short", [][2]string{{highest("name", "controller_informer_malformed_objects", ofJob), "{{name}}"}}},
 			{"Changed caches", "Objects in caches that the program changed, found in an hour.", "short", [][2]string{{fmt.Sprintf("sum by (name, instance) (increase(controller_informer_mutations_total%s[1h]))", ofJob), "{{name}} {{instance}}"}}},
+			{"Latency of client-go's caches", "Time that client-go takes to store an event and to pass it to handlers, the 99th percentile, of informers with a name.", "s", [][2]string{{quantile("0.99", "informer_processing_latency_seconds", ofJob, ", name, resource"), "{{name}} {{resource}}"}}},
 			{"Waits for caches", "Keys a second that waited until their caches showed their writes, by result.", "ops", [][2]string{{rate("result", "controller_consistency_wait_duration_seconds_count", ofJob), "{{result}}"}}},
 		}},
 		{title: "Cleanup, Events and stops", panels: []panel{

@@ -25,6 +25,10 @@
 //	controller_keys{controller,state}                                   gauge
 //	controller_failing_keys{controller,result}                          gauge
 //	controller_objects{controller}                                      gauge
+//	controller_object_conditions{resource,condition,status,reason}      gauge
+//	controller_not_ready_objects{resource}                              gauge
+//	controller_not_ready_oldest_seconds{resource}                       gauge
+//	controller_paused_objects{resource}                                 gauge
 //	controller_writes_total{controller,kind,result}                     counter
 //	controller_active_workers{controller}                               gauge
 //	controller_workers{controller}                                      gauge
@@ -56,6 +60,9 @@
 //	controller_informer_mutations_total{name}                           counter
 //	controller_informer_malformed_objects{name}                         gauge
 //	controller_informer_served{name}                                    gauge
+//	informer_queued_items{name,group,version,resource}                  gauge
+//	informer_processing_latency_seconds{name,group,version,resource}    histogram
+//	informer_store_resource_version{name,group,version,resource}        gauge
 //	leader_election_master_status{name}                                 gauge
 //	reflector_lists_total{name}                                         counter
 //	reflector_list_duration_seconds{name}                               histogram
@@ -93,7 +100,6 @@
 //   - rest_client_request_duration_seconds ends with the response's headers and counts
 //     each attempt. client-go's own metric includes the body and all retries. Neither
 //     counts watches.
-//   - There are no metrics of the queues and stores of client-go's informers: their
-//     interface is in tools/cache, which would more than double the dependencies of this
-//     package. reflector_watches_total counts watches at their end.
+//   - The series informer_* are for informers that have a cache.InformerName: see the function ClientGo of
+//     package informer. reflector_watches_total counts watches at their end.
 package metrics

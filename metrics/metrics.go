@@ -32,17 +32,17 @@ const (
 
 // Metrics feeds the collectors. It satisfies the Metrics interfaces of the packages
 // reconcile, leader, shard, consistency, finalizer, informer, watcher, recorder, shutdown and
-// migrate, and workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
+// migrate, fleet, and workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
 // A nil *Metrics has no series.
 //
 // The methods give label values to at most 100 controllers, queues, Leases, finalizers, steps,
-// informers, definitions, hosts and parts of the stop each. Further names share the value "other". A label
+// informers, definitions, resources, hosts and parts of the stop each. Further names share the value "other". A label
 // value is printable and at most 128 bytes long: a name that is not keeps its beginning and gets
 // a hash.
 //
 // If all names, results, methods and status codes occur, a scrape has about 90,000 lines and
 // 8 MB. Half of them are the histograms of reconciles by result, and the requests by code, method
-// and host. A program of ten controllers and one API server has about 3,000 lines and 300 kB.
+// and host. The conditions of objects can add 500 lines for each resource. A program of ten controllers and one API server has about 3,000 lines and 300 kB.
 type Metrics struct {
 	// Exemplar returns the labels of an exemplar for the context of a reconcile or a request,
 	// such as the ids of its trace, or nil. The function Exemplar of module tracing fits. It
@@ -87,11 +87,18 @@ type Metrics struct {
 	watching histograms
 	received *prometheus.GaugeVec
 
+	queued, stored *prometheus.GaugeVec
+	processing     histograms
+
 	mutations *prometheus.CounterVec
 
 	held, heldBytes *prometheus.GaugeVec
 	caches          sync.Map // label → func() (objects, bytes int64)
 	receipts        sync.Map // label → func() time.Time
+
+	conditions, paused, unready, unreadyFor *prometheus.GaugeVec
+	fleets                                  sync.Map // label → fleet
+	pauses                                  sync.Map // label → func() int
 
 	malformed *prometheus.GaugeVec
 	served    *prometheus.GaugeVec
@@ -122,7 +129,7 @@ type Metrics struct {
 	requests  *prometheus.CounterVec
 	latencies histograms
 
-	leases, queues, hosts, finalizers, steppers, parts, informers, definitions names
+	leases, queues, hosts, finalizers, steppers, parts, informers, definitions, resources, factories names
 
 	mu sync.Mutex // guards the replacement of controllers and of the gauges of a queue
 	// A stored controllers does not change, so that workers read it without a lock.
@@ -205,6 +212,16 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		migrated:  all.gauge("controller_migration_objects", "Number of stored objects that the last pass of a migration has read and migrated (migrated), or could not migrate (failed).", "definition", "state"),
 		migration: all.gauge("controller_migration_complete", "1 if the objects of the CustomResourceDefinition are stored in its storage version, otherwise 0.", "definition"),
 
+		conditions: all.gauge("controller_object_conditions", "Number of objects of the resource by each of their conditions.", "resource", "condition", "status", "reason"),
+		unready:    all.gauge("controller_not_ready_objects", "Number of objects of the resource that are not ready, without paused ones.", "resource"),
+		unreadyFor: all.gauge("controller_not_ready_oldest_seconds", "Time in seconds for which the oldest of these objects has not been ready, 0 if there are none.", "resource"),
+		paused:     all.gauge("controller_paused_objects", "Number of objects of the resource that an annotation pauses, without those that are being deleted.", "resource"),
+
+		queued: all.gauge("informer_queued_items", "Number of events that wait for the cache of an informer of client-go.", "name", "group", "version", "resource"),
+		processing: all.histogram("informer_processing_latency_seconds", "Time in seconds that an informer of client-go takes to store an event and to pass it to its handlers.",
+			[]float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, "name", "group", "version", "resource"),
+		stored: all.gauge("informer_store_resource_version", "The 15 least significant digits of the resource version of the cache of an informer of client-go.", "name", "group", "version", "resource"),
+
 		depth:      all.gauge("workqueue_depth", "Number of keys that are ready and wait for a worker.", "name"),
 		adds:       all.counter("workqueue_adds_total", "Total number of keys added to the queue, without duplicates of waiting keys.", "name"),
 		retries:    all.counter("workqueue_retries_total", "Total number of keys added with a rate limit. client-go's queues also count keys added with a delay.", "name"),
@@ -227,6 +244,8 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		informers:  names{limit: maxNames},
 
 		definitions: names{limit: maxNames},
+		resources:   names{limit: maxNames},
+		factories:   names{limit: maxNames},
 	}
 	m.controllers.Store(&controllers{})
 	m.reconciles = newReconciles(m)
@@ -272,6 +291,7 @@ func (c *collectors) Describe(ch chan<- *prometheus.Desc) {
 func (c *collectors) Collect(ch chan<- prometheus.Metric) {
 	c.metrics.countObjects(time.Now())
 	c.metrics.measureCaches()
+	c.metrics.measureFleets(time.Now())
 	for _, one := range c.list {
 		one.Collect(ch)
 	}

@@ -91,7 +91,7 @@ func TestServerPrometheus(t *testing.T) {
 	}
 	// The example has no finalizer.Plan and no shards, does not stop, and its
 	// keys need not wait: these panels can be empty for it.
-	unused := []string{"Owned shards", "Imbalance", "Shards without an owner, and surplus", "Time without an owner", "Moves", "Waits for caches", "Watches and lists", "Blocked objects", "Oldest blocked object", "Calls of steps", "Stops"}
+	unused := []string{"Owned shards", "Imbalance", "Shards without an owner, and surplus", "Time without an owner", "Moves", "Waits for caches", "Latency of client-go's caches", "Watches and lists", "Blocked objects", "Oldest blocked object", "Calls of steps", "Stops"}
 	for _, r := range rows() {
 		for _, panel := range r.panels {
 			for _, q := range panel.queries {

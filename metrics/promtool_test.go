@@ -44,7 +44,7 @@ func TestRules(t *testing.T) {
 	}
 	// The recordings take most of the time, and only the burn rates need them.
 	all, alone := save("all.yaml", rules(false)), save("alone.yaml", rules(true))
-	for _, set := range []struct{ file, step string }{{all, "1m"}, {all, "10m"}, {alone, "1m"}} {
+	for _, set := range []struct{ file, step string }{{all, "1m"}, {all, "10m"}, {alone, "1m"}, {alone, "10m"}} {
 		var b strings.Builder
 		fmt.Fprintf(&b, "rule_files: [%q]\nevaluation_interval: %s\n", set.file, set.step)
 		if set.file == all {

@@ -45,10 +45,12 @@ type BoxSpec struct {
 }
 
 type BoxStatus struct {
-	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
-	URL                string             `json:"url,omitempty"`
-	Phase              string             `json:"phase,omitempty"`
-	Conditions         []metav1.Condition `json:"conditions,omitempty"`
+	ObservedGeneration int64  `json:"observedGeneration,omitempty"`
+	URL                string `json:"url,omitempty"`
+	Phase              string `json:"phase,omitempty"`
+
+	LastHandledReconcileAt string             `json:"lastHandledReconcileAt,omitempty"`
+	Conditions             []metav1.Condition `json:"conditions,omitempty"`
 }
 
 func (b *Box) DeepCopy() *Box {
@@ -77,7 +79,7 @@ func installBoxes(t *testing.T, version schema.GroupVersion) {
 				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{
 					"spec": map[string]any{"type": "object", "properties": map[string]any{"items": map[string]any{"type": "array", "items": text}, "text": text}},
 					"status": map[string]any{"type": "object", "properties": map[string]any{
-						"observedGeneration": map[string]any{"type": "integer", "format": "int64"}, "url": text,
+						"observedGeneration": map[string]any{"type": "integer", "format": "int64"}, "url": text, "lastHandledReconcileAt": text,
 						"phase": map[string]any{"type": "string", "enum": []any{"Up", "Coming", "Broken", "Going"}},
 						"conditions": map[string]any{"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": []any{"type"},
 							"items": map[string]any{"type": "object", "required": []any{"type"}, "x-kubernetes-preserve-unknown-fields": true,

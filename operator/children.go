@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit"
@@ -21,6 +22,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/churn"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
+	"github.com/controllerkit/controllerkit/operator/internal/pauses"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/ssa"
 )
@@ -68,6 +70,9 @@ func Children[T controllerkit.Object, C any](c *Controller, resource schema.Grou
 	c.childKinds = append(c.childKinds, k)
 	c.owns = true
 	owned[T](c, r.Name, r, c.ownerKeys, nil)
+	handle[T](c, r.Name, r, func() cache.ResourceEventHandler {
+		return pauses.Children(c.op.options.annotations(), c.logger(r.Name))
+	})
 	reader := remember(c, r, nil, c.ownerKeys)
 	verbs := []string{"get", "create", "patch"}
 	if c.prune || c.elsewhere {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,6 +68,7 @@ type Controller struct {
 	manager                    string
 	prune, pruneAll, elsewhere bool
 	phases                     []string // that the schema must allow
+	readies                    bool     // each object gets the condition Ready
 }
 
 // For makes the controller reconcile the objects of resource: their keys are queued. It
@@ -200,6 +202,9 @@ func handle[T any, L any](c *Controller, resource schema.GroupResource, from int
 	c.about.Watch(resource, s.GetStore(), resource == c.owner)
 	if c.op.Debug != nil {
 		s.Held.Time()
+	}
+	if resource == c.owner {
+		c.count(reflect.TypeFor[T](), s)
 	}
 	if _, err := c.Loop.Handle(s, handler); err != nil {
 		c.fail("%w", err)

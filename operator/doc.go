@@ -2,7 +2,7 @@
 // object: its children, the write of its status, its finalizer, the leader election, the rights, probes,
 // metrics, Events and the ordered stop follow from it.
 //
-// It corresponds to the manager and builder of controller-runtime:
+// It replaces the manager and builder of controller-runtime:
 //
 //	op, err := operator.New(config, operator.Options{Name: "widgets", LeaseNamespace: namespace, Listen: ":8080"})
 //	if err != nil {
@@ -30,8 +30,8 @@
 //
 // When the context of Run is done, no call starts, running calls finish, the Lease is
 // released, Events are written, informers and server stop. By default a call may take 15s, all
-// calls have 20s, the election waits 22s for them, and the process ends within 28s, before
-// the Pod's 30s. GracePeriod scales them all.
+// calls 20s, the election waits 22s, and the process ends within 28s, before the Pod's 30s.
+// GracePeriod scales them.
 //
 // # Guarantees
 //
@@ -59,17 +59,19 @@
 //   - OP14: If an object that the last call of a key has read by a Reader changes, the key runs.
 //   - OP15: If an optional resource is not served, its reads return an error, and their keys
 //     run when it is.
+//   - OP16: If an annotation pauses an object, only Cleanup gets it, until the end of the pause
+//     runs its key.
 //
 // # Caveats
 //
-//   - An Operator runs once, as its informers do.
+//   - An Operator runs once.
 //   - Do not call Start of a factory: Run starts the registered informers.
-//   - A resource has one informer. If it has a selector, a write that it does not select delays the
-//     key until the next bookmark, about a minute.
+//   - A resource has one informer. With a selector, a write outside of it delays the key for about
+//     a minute.
 //   - OP3 is for writes by clients of Config with the call's context, for two minutes: see
 //     [consistency.Config].
 //   - To stop writes of calls that outlive their term, wrap Config with [leader.Guard] before you
 //     make clients or call Kind.
-//   - A child that somebody creates between the read of Apply and its request is adopted.
-//   - The kind of a Go type has its name, unless its informer has a method GroupVersionKind.
+//   - A child created between the read of Apply and its request is adopted.
+//   - The kind of a Go type is its name, or its informer's GroupVersionKind.
 package operator

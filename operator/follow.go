@@ -1,43 +1,14 @@
 package operator
 
 import (
-	"fmt"
-
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer/scope"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
+	"github.com/controllerkit/controllerkit/operator/internal/source"
 )
-
-// setting is an informer that selections follow. A controller can watch its resource, too, with
-// the same or another informer.
-type setting struct {
-	served.Resource
-	informer cache.SharedIndexInformer
-}
-
-// addSettings gives the informers of settings to the set, except those that a controller watches.
-func (op *Operator) addSettings() {
-	added := map[<-chan struct{}]bool{} // by the informer, which a factory wraps again for each caller
-	for _, s := range op.sources {
-		added[s.Informer.HasSyncedChecker().Done()] = true
-	}
-	names := map[string]int{}
-	for _, s := range op.settings {
-		id := s.informer.HasSyncedChecker().Done()
-		if added[id] {
-			continue
-		}
-		added[id] = true
-		name := s.String() + " (settings)"
-		if names[name]++; names[name] > 1 {
-			name = fmt.Sprintf("%s (settings %d)", s.String(), names[name])
-		}
-		op.Informers.Add(name, s.informer)
-	}
-}
 
 // Follow makes the selection of an informer of package scope, and of the informers that its method
 // With made, follow the objects of resource:
@@ -82,5 +53,5 @@ func Follow[L any](op *Operator, resource schema.GroupResource, from interface {
 		op.fail("Follow of %s: %w", resource, err)
 		return
 	}
-	op.settings = append(op.settings, setting{served.Resource{GroupResource: resource}, settings})
+	op.settings = append(op.settings, source.Setting{Resource: served.Resource{GroupResource: resource}, Informer: settings})
 }

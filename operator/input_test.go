@@ -53,6 +53,7 @@ func TestNewInput(t *testing.T) {
 		{name: "a name of no Event", config: nowhere(), options: operator.Options{Name: "a b"}, want: `operator: Options.Name is "a b", which an Event`},
 		{name: "a name of no Lease", config: nowhere(), options: operator.Options{Name: "example.com/x", LeaseNamespace: "y"}, want: `operator: Options.Name is "example.com/x", which a Lease`},
 		{name: "a namespace that cannot be", config: nowhere(), options: operator.Options{Name: "x", LeaseNamespace: "Y"}, want: `operator: Options.LeaseNamespace is "Y"`},
+		{name: "a prefix of no annotation", config: nowhere(), options: operator.Options{Name: "x", AnnotationPrefix: "a/b"}, want: `operator: Options.AnnotationPrefix is "a/b"`},
 		{name: "negative time", config: nowhere(), options: operator.Options{Name: "x", GracePeriod: -1}, want: "must not be negative"},
 		{name: "negative start", config: nowhere(), options: operator.Options{Name: "x", StartTimeout: -1}, want: "must not be negative"},
 		{name: "short time", config: nowhere(), options: operator.Options{Name: "x", GracePeriod: time.Millisecond}, want: "Options.GracePeriod 1ms is too short"},

@@ -119,6 +119,10 @@ func (op *Operator) Inform(resource schema.GroupResource, informer cache.SharedI
 // message. So do other errors if the calls of the key have failed for 10s. Conflicts, stale and
 // cancelled calls, and the loss of leadership leave Ready and observedGeneration unchanged.
 //
+// The annotation paused of an object, see package [pause], stops all this but its deletion: only the condition
+// Paused is written, and Ready Unknown if there is no Ready yet. If the status has a text field
+// lastHandledReconcileAt, it gets the value of the annotation requested-at together with observedGeneration.
+//
 // An error of the registration is returned by Run.
 func Kind[T interface {
 	controllerkit.Object
@@ -141,6 +145,7 @@ func Kind[T interface {
 	if len(r.Phases) > 0 {
 		c.phases = slices.Sorted(maps.Values(r.Phases))
 	}
+	c.readies = k.writes && outcome.HasConditions(reflect.New(reflect.TypeFor[T]().Elem()).Interface())
 	owned[T](c, k.Name, k.Resource, enqueue.KeyOf[metav1.Object], nil)
 	op.Writes(k.Name, "get")
 	if r.Finalizer != "" {
@@ -209,6 +214,9 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 	if before, err = k.hold(ctx, cached); err != nil {
 		return reconcile.Result{}, k.report(ctx, key, cached, k.copy(cached), outcome.Call{Err: err}, err)
 	}
+	if a := k.c.op.options.annotations(); a.Paused(before) {
+		return k.rest(ctx, key, before, a)
+	}
 	obj := k.copy(before)
 	call := k.c.begin(ctx, before, k.Kind)
 	if k.Finalizer != "" {
@@ -267,9 +275,9 @@ func (k *kind[T]) copy(obj T) T {
 }
 
 // hold returns the object with its finalizer stored, read from the API server if the cache may be too
-// old.
+// old. It returns a paused object as it is.
 func (k *kind[T]) hold(ctx context.Context, cached T) (live T, err error) {
-	if k.Finalizer == "" && !consistency.LiveRead(ctx) {
+	if k.Finalizer == "" && !consistency.LiveRead(ctx) || k.c.op.options.annotations().Paused(cached) {
 		return cached, nil
 	}
 	client := k.Client.Namespace(cached.GetNamespace())
@@ -332,7 +340,7 @@ func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, 
 	if c.Err != nil && c.Class == controllerkit.ResultError && ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		c.Class = controllerkit.ResultTimeout
 	}
-	c.Generation, c.Rules, c.Phases = before.GetGeneration(), k.Rules, k.Phases
+	c.Generation, c.Rules, c.Phases, c.Request = before.GetGeneration(), k.Rules, k.Phases, k.c.op.options.annotations().Request(before)
 	if !k.writes {
 		if outcome.Changed(before, obj) {
 			err = errors.Join(err, fmt.Errorf("operator: Reconcile changed the status of its copy, and ReadOnly is set: %w", reconcile.ErrTerminal))

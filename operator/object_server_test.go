@@ -32,8 +32,8 @@ import (
 
 const boxFinalizer = "box.example.com/lid"
 
-// TestServerKind runs controllers of Kind on the API server. Proves OP8, OP9, OP10, OP11, OP12, OP13, OP14 and
-// OP15.
+// TestServerKind runs controllers of Kind on the API server. Proves OP8, OP9, OP10, OP11, OP12, OP13, OP14,
+// OP15 and OP16.
 func TestServerKind(t *testing.T) {
 	t.Parallel()
 	installBoxes(t, boxVersion)
@@ -72,6 +72,13 @@ func TestServerKind(t *testing.T) {
 		"reads":              testReads,
 		"found elsewhere":    testFound,
 		"cycle":              testCycle,
+		"paused":             testPaused,
+		"paused deletion":    testPausedDeletion,
+		"paused and failing": testPausedFailingDeletion,
+		"paused at first":    testPausedAtFirst,
+		"paused meanwhile":   testPausedMeanwhile,
+		"paused child":       testPausedChild,
+		"requested":          testRequested,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -17,7 +17,6 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -32,6 +31,7 @@ import (
 	"github.com/controllerkit/controllerkit/operator/internal/late"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
 	"github.com/controllerkit/controllerkit/operator/internal/optional"
+	checked "github.com/controllerkit/controllerkit/operator/internal/options"
 	"github.com/controllerkit/controllerkit/operator/internal/page"
 	"github.com/controllerkit/controllerkit/operator/internal/rights"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
@@ -83,6 +83,10 @@ type Options struct {
 	// StartTimeout bounds how long the API server may be unreachable at the start, and a
 	// CustomResourceDefinition missing. 0 means 20s.
 	StartTimeout time.Duration
+
+	// AnnotationPrefix is the part before the slash of the annotations paused and requested-at, by
+	// which users pause an object of [Kind], or ask for a call now. "" means controllerkit.github.io.
+	AnnotationPrefix string
 
 	// Metrics receives all metrics, and its Handler is served at /metrics. nil means
 	// metrics.New(nil).
@@ -140,7 +144,7 @@ type Operator struct {
 	options     Options
 	controllers []*Controller
 	sources     source.Set
-	settings    []setting
+	settings    []source.Setting
 	uses        rights.Set                   // what Writes declared
 	served      atomic.Pointer[served.Kinds] // set before the informers run
 	errs        []error                      // of registrations, for Run
@@ -153,7 +157,7 @@ type Operator struct {
 	debugServer *http.Server // at Options.Debug
 
 	objects objects.Set
-	singles []onlyNames
+	singles []rights.Names
 	asks    optional.Intervals
 }
 
@@ -161,21 +165,11 @@ type Operator struct {
 // request. An error names the option that is not valid.
 func New(config *rest.Config, options Options) (*Operator, error) {
 	o := options
-	switch {
-	case config == nil:
+	if config == nil {
 		return nil, errors.New("operator: config is nil: pass the cluster's configuration, e.g. of rest.InClusterConfig")
-	case o.Name == "":
-		return nil, errors.New("operator: Options.Name is empty: name the operator, e.g. website-controller")
-	case len(validation.IsQualifiedName(o.Name)) > 0:
-		return nil, fmt.Errorf("operator: Options.Name is %q, which an Event cannot have as its controller: use a qualified name, e.g. website-controller", o.Name)
-	case o.LeaseNamespace != "" && len(validation.IsDNS1123Label(o.LeaseNamespace)) > 0:
-		return nil, fmt.Errorf("operator: Options.LeaseNamespace is %q: set it to the name of a namespace, or to \"\" for no election", o.LeaseNamespace)
-	case o.LeaseNamespace != "" && len(validation.IsDNS1123Subdomain(o.Name)) > 0:
-		return nil, fmt.Errorf("operator: Options.Name is %q, which a Lease cannot have as its name: use a DNS subdomain, e.g. website-controller", o.Name)
-	case o.GracePeriod < 0 || o.StartTimeout < 0:
-		return nil, errors.New("operator: Options.GracePeriod and Options.StartTimeout must not be negative; 0 means the default")
-	case o.GracePeriod > 0 && o.GracePeriod < time.Second:
-		return nil, fmt.Errorf("operator: Options.GracePeriod %v is too short to stop in: use at least 1s", o.GracePeriod)
+	}
+	if err := (checked.Options{Name: o.Name, LeaseNamespace: o.LeaseNamespace, AnnotationPrefix: o.AnnotationPrefix, GracePeriod: o.GracePeriod, StartTimeout: o.StartTimeout}).Check(); err != nil {
+		return nil, err
 	}
 	o.GracePeriod = cmp.Or(o.GracePeriod, 28*time.Second)
 	o.StartTimeout = cmp.Or(o.StartTimeout, 20*time.Second)
@@ -196,7 +190,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		asks:      optional.Intervals{Absent: 10 * time.Second, Present: time.Minute},
 	}
 	if o.Debug != "" {
-		op.Debug = &debug.Page{}
+		op.Debug = &debug.Page{Verbosity: debug.Klog}
 		mux := http.NewServeMux()
 		mux.HandleFunc("/debug/controllers", func(w http.ResponseWriter, r *http.Request) { op.Debug.ServeHTTP(w, r) })
 		mux.Handle("/debug/pprof/", debug.Profiles())
@@ -362,7 +356,7 @@ func (op *Operator) register() (needed []served.Resource) {
 			needed = append(needed, s.Resource)
 		}
 	}
-	op.addSettings()
+	op.sources.AddSettings(op.settings, op.Informers)
 	for _, s := range op.settings {
 		needed = append(needed, s.Resource)
 	}

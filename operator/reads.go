@@ -20,6 +20,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/guard"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
+	"github.com/controllerkit/controllerkit/operator/internal/rights"
 	"github.com/controllerkit/controllerkit/operator/internal/single"
 )
 
@@ -144,14 +145,8 @@ func each[T controllerkit.Object](c *Controller, r *objects.Resource[T], names [
 	handler := &guard.Handler{ResourceEventHandler: remembered.Handler(c.adder(r.Name)), Logger: c.logger(r.Name)}
 	watches := single.New(r.Single, handler, func(o types.NamespacedName) bool { return remembered.Remembers(o.Namespace, o.Name) })
 	c.op.Informers.AddRun(r.Name.String()+" (single, "+c.Loop.Name+")", watches.Run)
-	c.op.singles = append(c.op.singles, onlyNames{r.Name, slices.Clone(names)})
+	c.op.singles = append(c.op.singles, rights.Names{GroupResource: r.Name, Names: slices.Clone(names)})
 	return &Reader[T]{from: r, reads: remembered, single: watches, names: names}
-}
-
-// onlyNames are objects of a resource that are watched one by one. No names mean any.
-type onlyNames struct {
-	schema.GroupResource
-	names []string
 }
 
 // A Reader reads the cache of one kind in the calls of a controller, and remembers for the key of the

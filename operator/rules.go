@@ -48,18 +48,7 @@ func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 // If a controller owns objects, it may update the finalizers of its own kind, which the
 // admission plugin OwnerReferencesPermissionEnforcement asks for.
 func (op *Operator) Rules() (objects, leases []rbacv1.PolicyRule) {
-	return append(op.declared(false).Rules(), op.nameRules()...), op.leaseRules()
-}
-
-// nameRules returns the rules of single objects that have names.
-func (op *Operator) nameRules() (rules []rbacv1.PolicyRule) {
-	for _, s := range op.singles {
-		if len(s.names) > 0 {
-			names := slices.Compact(slices.Sorted(slices.Values(s.names)))
-			rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{s.Group}, Resources: []string{s.Resource}, Verbs: []string{"list", "watch"}, ResourceNames: names})
-		}
-	}
-	return rules
+	return append(op.declared(false).Rules(), rights.Single(op.singles)...), op.leaseRules()
 }
 
 // declared returns all rights but those of leases. named is whether those for objects of Reading.Names are among them.
@@ -72,7 +61,7 @@ func (op *Operator) declared(named bool) rights.Set {
 		uses.Add(s.GroupResource, "list", "watch")
 	}
 	for _, s := range op.singles {
-		if named || len(s.names) == 0 {
+		if named || len(s.Names) == 0 {
 			uses.Add(s.GroupResource, "list", "watch")
 		}
 	}

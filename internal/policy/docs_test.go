@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"fmt"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -137,7 +138,7 @@ func TestDocs(t *testing.T) {
 			whole = append(whole, "package page\n\n"+parts.String())
 		}
 		for j, code := range whole {
-			sub := filepath.Join(dir, "p"+string(rune('a'+i))+string(rune('a'+j)))
+			sub := filepath.Join(dir, fmt.Sprintf("p%d_%d", i, j))
 			if err := os.Mkdir(sub, 0o755); err != nil {
 				t.Fatal(err)
 			}

@@ -30,8 +30,8 @@ const module = "github.com/controllerkit/controllerkit"
 func library() []string {
 	return []string{
 		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "controllertest/server", "controllertest/world", "crd", "crd/crdtest", "crd/migrate", "debug",
-		"enqueue", "enqueue/reads", "external", "finalizer", "informer", "informer/compact", "informer/ondemand", "informer/scope", "leader", "leader/fence", "metrics", "operator",
-		"owner", "preview", "queue", "reconcile", "recorder", "serve", "shard", "shard/filter", "shutdown", "ssa", "ssa/applyset", "status", "status/kstatus", "watcher",
+		"enqueue", "enqueue/pause", "enqueue/reads", "external", "finalizer", "informer", "informer/compact", "informer/ondemand", "informer/scope", "leader", "leader/fence", "metrics", "operator",
+		"owner", "preview", "queue", "reconcile", "recorder", "serve", "shard", "shard/filter", "shutdown", "ssa", "ssa/applyset", "status", "status/fleet", "status/kstatus", "watcher",
 	}
 }
 

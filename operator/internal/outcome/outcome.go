@@ -41,22 +41,36 @@ type Call struct {
 	Children   []metav1.Object          // the applied ones
 	Rules      kstatus.Rules            // of their kinds
 	Phases     map[kstatus.State]string // of the field phase; nil leaves the field alone
+	Request    string                   // of the annotation requested-at
 }
 
 // Hide removes the condition Ready of a copy before the function gets it, so that Report
-// recognizes one that the function sets to the same value.
+// recognizes one that the function sets to the same value. It also removes that of Pause, whose time is over.
 func Hide(obj any) {
 	if list := conditions(obj); list != nil {
-		*list = slices.DeleteFunc(slices.Clone(*list), isReady)
+		*list = slices.DeleteFunc(slices.Clone(*list), func(c metav1.Condition) bool { return isReady(c) || isPause(c) })
 	}
+}
+
+// fill makes a status that is a nil pointer.
+func fill(obj any) {
+	if stat := member(obj, "status"); stat.Kind() == reflect.Pointer && stat.IsNil() && stat.CanSet() {
+		stat.Set(reflect.New(stat.Type().Elem()))
+	}
+}
+
+// HasConditions reports whether objects of the type have conditions that Report sets.
+func HasConditions(obj any) bool {
+	fill(obj)
+	return conditions(obj) != nil
 }
 
 // Report completes the status of after, the copy that the function got from Hide and has changed.
 // before is the object without these changes. It modifies only the status of after.
 func Report(before, after any, c Call) error {
 	derived, decided := c.ready()
-	if stat := member(after, "status"); decided && stat.Kind() == reflect.Pointer && stat.IsNil() && stat.CanSet() {
-		stat.Set(reflect.New(stat.Type().Elem()))
+	if decided {
+		fill(after)
 	}
 	list := conditions(after)
 	if list != nil {
@@ -93,6 +107,10 @@ func Report(before, after any, c Call) error {
 	}
 	if observed.CanInt() && observed.CanSet() && observed.Int() == was { // the function has not set it
 		observed.SetInt(c.Generation)
+	}
+	handled, former := value(stat, "lastHandledReconcileAt"), value(member(before, "status"), "lastHandledReconcileAt")
+	if c.Request != "" && handled.Kind() == reflect.String && handled.CanSet() && (!former.IsValid() || former.String() == handled.String()) {
+		handled.SetString(c.Request)
 	}
 	if phase := value(stat, "phase"); len(c.Phases) > 0 && phase.Kind() == reflect.String && phase.CanSet() {
 		if name, ok := c.Phases[c.state(derived)]; ok {

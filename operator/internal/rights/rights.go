@@ -70,3 +70,20 @@ func Leases(e *leader.Elector) []rbacv1.PolicyRule {
 		{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"create"}}, // cannot have resourceNames
 	}
 }
+
+// Names are objects of a resource that are watched one by one. No names mean any.
+type Names struct {
+	schema.GroupResource
+	Names []string
+}
+
+// Single returns the rules of those that have names.
+func Single(singles []Names) (rules []rbacv1.PolicyRule) {
+	for _, s := range singles {
+		if len(s.Names) > 0 {
+			names := slices.Compact(slices.Sorted(slices.Values(s.Names)))
+			rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{s.Group}, Resources: []string{s.Resource}, Verbs: []string{"list", "watch"}, ResourceNames: names})
+		}
+	}
+	return rules
+}

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/enqueue/pause"
 	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
 )
@@ -18,8 +19,11 @@ type Source struct {
 	Informer        cache.SharedIndexInformer
 	Handlers        []cache.ResourceEventHandlerRegistration
 	Held            Held
+	Paused          *pause.Set // nil if no controller obeys annotations
 
-	id <-chan struct{} // of the informer, which a factory wraps again for each caller
+	counted bool // by Own
+	first   chain
+	id      <-chan struct{} // of the informer, which a factory wraps again for each caller
 }
 
 // A Set has the sources of an operator, in the order of their registration.
@@ -46,6 +50,9 @@ func (s *Set) Of(r served.Resource, informer cache.SharedIndexInformer) (*Source
 
 // AddEventHandler adds a handler to the informer. Held sees the events of the first one.
 func (s *Source) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	if len(s.first) > 0 {
+		handler, s.first = append(s.first, handler), nil
+	}
 	switch {
 	case len(s.Handlers) > 0:
 	case headers.Decodes(s.GetStore()) && !headers.Alone(handler):
