@@ -29,6 +29,7 @@
 //   - Optional and single kinds of operator.Reading have watches of their own.
 //   - A cache with DefaultNamespaces, or with Namespaces of ByObject, has no single informer of a kind: Add and
 //     Informer return an error.
+//   - A standby notes no deletions: a controller of Operator.Controller that must see them needs a finalizer.
 //   - If a transform of the cache strips managedFields, each Apply of a child is a request.
 //   - To begin with a consistent list, wrap the configuration with informer.ConsistentLists before
 //     ctrl.NewManager.
