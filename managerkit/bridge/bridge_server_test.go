@@ -182,6 +182,12 @@ func testStandby(t *testing.T) {
 	if !standby.GetCache().WaitForCacheSync(t.Context()) {
 		t.Fatal("the cache of the standby does not sync")
 	}
+	for n := range 50 { // meanwhile, an operator that does not wait for the election calls its function
+		receive(t, afterEvents(t, w, fmt.Sprint("passed", n)), "event")
+	}
+	if len(second.calls) > 0 {
+		t.Error("the standby calls its function")
+	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	select {
@@ -191,7 +197,7 @@ func testStandby(t *testing.T) {
 		t.Error("Start returned before the call")
 	case <-standby.Elected():
 		t.Error("the standby leads before the leader's call has ended")
-	case <-afterEvents(t, w):
+	case <-afterEvents(t, w, "stopping"):
 	}
 	close(release)
 	if err := receive(t, ended, "end of the call"); err != nil {
@@ -202,13 +208,13 @@ func testStandby(t *testing.T) {
 }
 
 // afterEvents returns a channel that is closed when an event has passed through the API server.
-func afterEvents(t *testing.T, w world) <-chan struct{} {
+func afterEvents(t *testing.T, w world, name string) <-chan struct{} {
 	t.Helper()
 	done := make(chan struct{})
-	must(t, w.Create(t.Context(), w.secret("passed", "")))
+	must(t, w.Create(t.Context(), w.secret(name, "")))
 	go func() {
 		defer close(done)
-		await(t, w, &corev1.SecretList{}, "passed", func(client.Object) bool { return true })
+		await(t, w, &corev1.SecretList{}, name, func(client.Object) bool { return true })
 	}()
 	return done
 }
