@@ -56,6 +56,7 @@ func ExampleAdd() {
 	}
 	fmt.Println("added:", bridge.Add(mgr, operator.Options{Name: "images"}, setUp))
 	// then mgr.Start(ctrl.SetupSignalHandler())
+
 	// Output: added: <nil>
 }
 
