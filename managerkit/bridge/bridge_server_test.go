@@ -17,6 +17,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -63,6 +64,19 @@ func testSameFunction(t *testing.T) {
 			must(t, ctrl.NewControllerManagedBy(mgr).Named("other").For(&v1.Memcached{}).Owns(&corev1.ConfigMap{}).Complete(other))
 			return mgr.Start
 		},
+		"manager of namespaces": func(t *testing.T, w world, config *rest.Config, a *app) func(context.Context) error {
+			options := w.options()
+			options.Cache = cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}, testserver.Namespace(t): {}}}
+			options.LeaderElection, options.LeaderElectionID, options.LeaderElectionNamespace = true, "caches", w.namespace
+			elector, err := managerkit.NewElector(config, options)
+			must(t, err)
+			must(t, errors.Join(bridge.Prepare(config, &options), managerkit.Elect(&options, elector)))
+			mgr := w.manager(t, config, options)
+			must(t, bridge.Add(mgr, operator.Options{Name: "caches"}, a.setUp))
+			other := crreconcile.Func(func(context.Context, ctrl.Request) (ctrl.Result, error) { return ctrl.Result{}, nil })
+			must(t, ctrl.NewControllerManagedBy(mgr).Named("other").For(&v1.Memcached{}).Owns(&corev1.ConfigMap{}).Complete(other))
+			return mgr.Start
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,7 +109,7 @@ func testSameFunction(t *testing.T) {
 			seen.mu.Lock()
 			defer seen.mu.Unlock()
 			for _, resource := range []string{"memcacheds", "configmaps", "secrets"} {
-				if n := seen.most[resource]; n != 1 {
+				if n := seen.most[w.namespace+resource]; n != 1 {
 					t.Errorf("%d watches of %s at once, want 1", n, resource)
 				}
 			}
@@ -272,7 +286,7 @@ func TestServerClientGo(t *testing.T) {
 	}
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
-	if seen.most["configmaps"] != 1 || seen.most["secrets"] != 1 {
+	if seen.most[w.namespace+"configmaps"] != 1 || seen.most[w.namespace+"secrets"] != 1 {
 		t.Errorf("the most watches at once are %v, want 1 of each", seen.most)
 	}
 }

@@ -27,11 +27,9 @@
 //   - Writes go through mgr.GetConfig(). A client of options.NewClient, such as one with an interceptor, does not see
 //     them. A transport of config.Wrap does.
 //   - Optional and single kinds of operator.Reading have watches of their own.
-//   - A cache with DefaultNamespaces, or with Namespaces of ByObject, has no single informer of a kind: Add and
-//     Informer return an error.
+//   - A cache with DefaultNamespaces, or with Namespaces of ByObject, needs [Prepare]. Without it, lists of
+//     the cache can be older than the writes of the last leader.
 //   - A standby notes no deletions: a controller of Operator.Controller that must see them needs a finalizer.
 //   - If a transform of the cache strips managedFields, each Apply of a child is a request.
-//   - To begin with a consistent list, wrap the configuration with informer.ConsistentLists before
-//     ctrl.NewManager.
 //   - An object that a selector of the cache leaves out is absent for the operator.
 package bridge

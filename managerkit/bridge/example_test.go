@@ -13,6 +13,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/controllerkit/controllerkit/informer"
@@ -81,5 +82,22 @@ func ExampleInformer() {
 		return nil
 	})
 	fmt.Println("added:", err)
+	// Output: added: <nil>
+}
+
+// The cache of this manager has an informer for each of two namespaces.
+func ExamplePrepare() {
+	config, options := &rest.Config{Host: "shop.example"}, exampleOptions
+	options.Cache.DefaultNamespaces = map[string]cache.Config{"blue": {}, "green": {}}
+	if err := bridge.Prepare(config, &options); err != nil {
+		fmt.Println(err)
+		return
+	}
+	mgr, err := ctrl.NewManager(config, options)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("added:", bridge.Add(mgr, operator.Options{Name: "images"}, setUp))
 	// Output: added: <nil>
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"path"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -213,7 +212,7 @@ func (w *watched) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Query().Get("watch") != "true" && req.URL.Query().Get("watch") != "1" {
 		return w.next.RoundTrip(req)
 	}
-	resource := path.Base(req.URL.Path)
+	resource := path.Base(path.Dir(req.URL.Path)) + path.Base(req.URL.Path) // with the namespace
 	w.mu.Lock()
 	w.open[resource]++
 	w.most[resource] = max(w.most[resource], w.open[resource])
@@ -224,13 +223,4 @@ func (w *watched) RoundTrip(req *http.Request) (*http.Response, error) {
 		w.open[resource]--
 	})
 	return w.next.RoundTrip(req)
-}
-
-func hasAll(text string, parts ...string) bool {
-	for _, p := range parts {
-		if !strings.Contains(text, p) {
-			return false
-		}
-	}
-	return true
 }

@@ -33,7 +33,7 @@ import (
 // cache and then the events, and removes them when its context is done. So an informer.Set and an Operator can run it, once.
 // The transform and the WatchErrorHandler are those of the manager's cache.
 //
-// Informer returns an error for a cache with an informer for each namespace.
+// For a cache with an informer for each of several namespaces, call [Prepare] before.
 func Informer(mgr cluster.Cluster, obj client.Object) (cache.SharedIndexInformer, error) {
 	switch {
 	case kube.IsNil(mgr):
@@ -48,11 +48,18 @@ func Informer(mgr cluster.Cluster, obj client.Object) (cache.SharedIndexInformer
 	if part, ok := found.(interface{ Unwrap() crcache.Informer }); ok { // of managerkit.Share
 		found = part.Unwrap()
 	}
-	whole, ok := found.(cache.SharedIndexInformer)
-	if !ok {
-		return nil, fmt.Errorf("bridge: Informer of %T: the manager's cache has it as %T, one informer for each namespace: leave Cache.DefaultNamespaces and Namespaces of ByObject empty, or select one namespace by a field selector metadata.namespace", obj, found)
+	if whole, ok := found.(cache.SharedIndexInformer); ok {
+		return &informer{SharedIndexInformer: whole}, nil
 	}
-	return &informer{SharedIndexInformer: whole}, nil
+	p := partsOf(mgr.GetCache())
+	if p == nil {
+		return nil, fmt.Errorf("bridge: Informer of %T: the manager's cache has it as %T, an informer for each namespace: call Prepare before ctrl.NewManager", obj, found)
+	}
+	all, err := p.informer(obj)
+	if err != nil {
+		return nil, fmt.Errorf("bridge: Informer of %T: %w", obj, err)
+	}
+	return all, nil
 }
 
 // informer is an informer of a manager's cache, with the event handlers of one user. They get events while

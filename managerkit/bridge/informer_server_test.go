@@ -2,6 +2,7 @@ package bridge_test
 
 import (
 	"context"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -153,6 +154,22 @@ func TestServerBad(t *testing.T) {
 	_, noObject := bridge.Informer(mgr, nil)
 	_, noKind := bridge.Informer(mgr, &unknown{})
 	_, namespaces := bridge.Informer(split, &corev1.Pod{})
+	prepare := func(config *rest.Config, namespaces ...string) error {
+		options := w.options()
+		options.Cache = cache.Options{DefaultNamespaces: map[string]cache.Config{}}
+		for _, ns := range namespaces {
+			options.Cache.DefaultNamespaces[ns] = cache.Config{}
+		}
+		must(t, bridge.Prepare(config, &options))
+		_, err := bridge.Informer(w.manager(t, rest.CopyConfig(testserver.Config(t)), options), &corev1.Pod{})
+		return err
+	}
+	otherConfig := prepare(rest.CopyConfig(testserver.Config(t)), w.namespace)
+	own := rest.CopyConfig(testserver.Config(t))
+	options := w.options()
+	options.Cache = cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}, "": {}}}
+	must(t, bridge.Prepare(own, &options))
+	_, others := bridge.Informer(w.manager(t, own, options), &corev1.Pod{})
 	pods, err := bridge.Informer(mgr, &corev1.Pod{})
 	must(t, err)
 	_, noHandler := pods.AddEventHandler(nil)
@@ -170,7 +187,12 @@ func TestServerBad(t *testing.T) {
 		{"no manager for an informer", noManager, "mgr is nil"},
 		{"no object", noObject, "obj is nil"},
 		{"a kind that the scheme lacks", noKind, "no kind is registered"},
-		{"a cache of namespaces", namespaces, "DefaultNamespaces"},
+		{"a cache of namespaces", namespaces, "call Prepare"},
+		{"Prepare without a config", bridge.Prepare(nil, &several), "config is nil"},
+		{"Prepare without options", bridge.Prepare(&rest.Config{}, nil), "options is nil"},
+		{"Prepare with a client", bridge.Prepare(&rest.Config{}, &ctrl.Options{Cache: cache.Options{HTTPClient: http.DefaultClient}}), "HTTPClient is set"},
+		{"another config", otherConfig, "the same to both"},
+		{"all other namespaces", others, "name each namespace"},
 		{"no handler", noHandler, "handler is nil"},
 		{"a transform", pods.SetTransform(nil), "cache.Options"},
 		{"another's handle", pods.RemoveEventHandler(nil), "pass the result of AddEventHandler"},
@@ -180,7 +202,7 @@ func TestServerBad(t *testing.T) {
 		}
 	}
 	// A wrong registration ends the start of the manager.
-	for want, mgr := range map[string]ctrl.Manager{"DefaultNamespaces": split, "no kind is registered": w.bare(t)} {
+	for want, mgr := range map[string]ctrl.Manager{"call Prepare": split, "no kind is registered": w.bare(t)} {
 		must(t, bridge.Add(mgr, operator.Options{Name: "bad"}, new(app).setUp))
 		if err := mgr.Start(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Start = %v, want %q", err, want)
