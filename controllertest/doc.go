@@ -25,7 +25,7 @@
 //		}, controllertest.Options{})
 //	}
 //
-// Each call of Start is a process of its own: it shares no state, and blocks until all that
+// Each call of Start is an own process: it shares no state, and blocks until all that
 // it started has stopped. Explore starts the API server. It takes minutes, and go test -short
 // skips it.
 //

@@ -32,10 +32,22 @@
 //	-servers N         number of kube-apiservers: 1, or 2 to 9 for a cluster
 //	-garbage-collector=false
 //	                   run no garbage collector, so that a test can run its own
+//	-assets FOLDER     write the programs etcd and kube-apiserver into the folder, print
+//	                   its path, and exit; see below
 //	-commands          read commands for a cluster from standard input
 //
 // Arguments after -- are passed to kube-apiserver after this program's own settings,
 // so they override them.
+//
+// # In place of envtest's binaries
+//
+// A suite that uses controller-runtime's package envtest runs unchanged, on the same versions as
+// controlplane, without a garbage collector and a namespace controller, as always with envtest:
+//
+//	KUBEBUILDER_ASSETS=$(controlplane -assets bin/assets) go test ./...
+//
+// The folder has no kubectl. To run the suite with both controllers, start controlplane and set
+// USE_EXISTING_CLUSTER=true beside its KUBECONFIG.
 //
 // # Clusters
 //

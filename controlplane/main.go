@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -31,11 +32,13 @@ type options struct {
 	etcds         int
 	servers       int
 	commands      bool
-	collect       bool // run the garbage collector
+	collect       bool   // run the garbage collector
+	assets        string // write the programs for envtest to this folder, and exit
 	apiserverArgs []string
 }
 
 func main() {
+	runAs(strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"))
 	if text, ok := os.LookupEnv(memberEnv); ok {
 		if err := runMember(text); err != nil {
 			fmt.Fprintf(os.Stderr, "controlplane: %v\n", err)
@@ -50,6 +53,15 @@ func main() {
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "controlplane: %v\n", err)
 		os.Exit(2)
+	}
+	if opts.assets != "" {
+		folder, err := writeAssets(opts.assets)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "controlplane: %v\n", err)
+			os.Exit(1)
+		}
+		fmt.Println(folder)
+		return
 	}
 	if err := run(opts, os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintf(os.Stderr, "controlplane: %v\n", err)
@@ -69,6 +81,7 @@ func parse(args []string) (options, error) {
 	fs.IntVar(&o.etcds, "etcds", 1, "number of etcds, an odd number; above 1, each is a process")
 	fs.IntVar(&o.servers, "servers", 1, "number of kube-apiservers; above 1, each is a process")
 	fs.BoolVar(&o.collect, "garbage-collector", true, "run the garbage collector")
+	fs.StringVar(&o.assets, "assets", "", "write etcd and kube-apiserver for the package envtest into this `folder`, print its path, and exit")
 	fs.BoolVar(&o.commands, "commands", false, "read commands for the processes from standard input, and stop when it is closed")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

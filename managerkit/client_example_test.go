@@ -52,3 +52,31 @@ func ExampleNewClientForKind() {
 	fmt.Println(created.GetKind(), created.GetNamespace(), created.GetName(), err)
 	// Output: ConfigMap default a <nil>
 }
+
+// A reconciler that was written for r.Status().Update changes the object in place.
+func ExampleUpdateStatus() {
+	ctx := context.Background()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "1"}}
+	c := fake.NewClientBuilder().WithObjects(pod).WithStatusSubresource(pod).Build() // mgr.GetClient()
+	pods, err := managerkit.NewClient[*corev1.Pod](c, struct{ client.Reader }{c})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := c.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 2 {
+		before := pod.ResourceVersion
+		pod.Status.Message = "running"
+		if pod, err = managerkit.UpdateStatus(ctx, pods, pod); err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(pod.Status.Message, pod.ResourceVersion != before)
+	}
+	// Output:
+	// running true
+	// running false
+}

@@ -5,6 +5,8 @@
 //     client_packages_server, client_writes_server
 //   - Complete: complete_server, complete_queue_server, complete_metrics_server,
 //     complete_standby_server, generation_server, queue
+//   - the fields of controller-runtime that are read by reflection: fields
+//   - UpdateStatus and NewElector: status
 //   - Elect and Run: leader, leader_server, loss_server, overlap_server, terms_server
 //   - compact.NewInformer in a manager: compact_server
 //   - Writes: writes, writes_server, writes_runs_server

@@ -256,6 +256,9 @@ type electedCache struct {
 	lock *lock
 }
 
+// Unwrap returns the cache of the manager without Elect.
+func (c electedCache) Unwrap() cache.Cache { return c.Cache }
+
 func (c electedCache) Start(ctx context.Context) error {
 	defer c.lock.cacheEnded.Store(true)
 	ctx, cancel := context.WithCancel(ctx)

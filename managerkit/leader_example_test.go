@@ -96,3 +96,16 @@ func ExampleRun() {
 	// this replica leads in term 0
 	// stopped: <nil>
 }
+
+// The options of a kubebuilder project name the Lease. In a Pod, LeaderElectionNamespace can be empty.
+func ExampleNewElector() {
+	config := &rest.Config{Host: "shop.example"} // ctrl.GetConfigOrDie()
+	options := ctrl.Options{LeaderElection: true, LeaderElectionID: "shop.example.com", LeaderElectionNamespace: "shop"}
+	elector, err := managerkit.NewElector(config, options)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(elector.Namespace, elector.Name, managerkit.Elect(&options, elector))
+	// Output: shop shop.example.com <nil>
+}

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +12,7 @@ import (
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/managerkit/internal/families"
 	"github.com/controllerkit/controllerkit/metrics"
 )
 
@@ -60,161 +58,35 @@ type series struct {
 // NewMetrics returns a Metrics for the registry of controller-runtime, which a manager serves.
 // Each call returns a collector of the same families.
 func NewMetrics() (*Metrics, error) {
-	own, err := metrics.New(beside{crmetrics.Registry})
+	own, err := metrics.New(families.Beside{Registerer: crmetrics.Registry})
 	if err != nil {
 		return nil, fmt.Errorf("managerkit: %w", err)
 	}
 	m := &Metrics{Metrics: own}
-	f := families()
+	f := families.Known()
 	const of = "controller_runtime_"
 	err = errors.Join(
-		counter(f, of+"reconcile_total", &m.total),
-		counter(f, of+"reconcile_errors_total", &m.failed),
-		counter(f, of+"terminal_reconcile_errors_total", &m.terminal),
-		counter(f, of+"reconcile_panics_total", &m.panics),
-		counter(f, of+"reconcile_timeouts_total", &m.timeouts),
-		histogram(f, of+"reconcile_time_seconds", &m.duration),
-		gauge(f, of+"max_concurrent_reconciles", &m.workers),
-		gauge(f, of+"active_workers", &m.active),
-		gauge(f, "leader_election_master_status", &m.leading),
-		gauge(f, "workqueue_depth", &m.depth),
-		counter(f, "workqueue_adds_total", &m.adds),
-		counter(f, "workqueue_retries_total", &m.retries),
-		histogram(f, "workqueue_queue_duration_seconds", &m.waiting),
-		histogram(f, "workqueue_work_duration_seconds", &m.working),
-		gauge(f, "workqueue_unfinished_work_seconds", &m.unfinished),
-		gauge(f, "workqueue_longest_running_processor_seconds", &m.longest),
+		f.Counter(of+"reconcile_total", &m.total),
+		f.Counter(of+"reconcile_errors_total", &m.failed),
+		f.Counter(of+"terminal_reconcile_errors_total", &m.terminal),
+		f.Counter(of+"reconcile_panics_total", &m.panics),
+		f.Counter(of+"reconcile_timeouts_total", &m.timeouts),
+		f.Histogram(of+"reconcile_time_seconds", &m.duration),
+		f.Gauge(of+"max_concurrent_reconciles", &m.workers),
+		f.Gauge(of+"active_workers", &m.active),
+		f.Gauge("leader_election_master_status", &m.leading),
+		f.Gauge("workqueue_depth", &m.depth),
+		f.Counter("workqueue_adds_total", &m.adds),
+		f.Counter("workqueue_retries_total", &m.retries),
+		f.Histogram("workqueue_queue_duration_seconds", &m.waiting),
+		f.Histogram("workqueue_work_duration_seconds", &m.working),
+		f.Gauge("workqueue_unfinished_work_seconds", &m.unfinished),
+		f.Gauge("workqueue_longest_running_processor_seconds", &m.longest),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("managerkit: %w", err)
 	}
 	return m, nil
-}
-
-// A family is the description of a registered collector.
-type family struct {
-	help   string
-	labels []string
-}
-
-var description = regexp.MustCompile(`fqName: ("(?:[^"\\]|\\.)*"), help: ("(?:[^"\\]|\\.)*").*variableLabels: \{([^}]*)\}`)
-
-// parse returns the name and the family of a description. A Desc has no other way to tell
-// them than its text.
-func parse(d *prometheus.Desc) (name string, f family) {
-	parts := description.FindStringSubmatch(d.String())
-	if parts == nil {
-		return "", family{}
-	}
-	name, err := strconv.Unquote(parts[1])
-	if err != nil {
-		return "", family{}
-	}
-	if f.help, err = strconv.Unquote(parts[2]); err != nil {
-		return "", family{}
-	}
-	return name, family{help: f.help, labels: strings.Split(parts[3], ",")}
-}
-
-// families returns the families that controller-runtime's registry has.
-func families() map[string]family {
-	all := map[string]family{}
-	c, ok := crmetrics.Registry.(interface{ Describe(chan<- *prometheus.Desc) })
-	if !ok {
-		return all
-	}
-	ch := make(chan *prometheus.Desc)
-	go func() {
-		defer close(ch)
-		c.Describe(ch)
-	}()
-	for d := range ch {
-		name, f := parse(d)
-		all[name] = f
-	}
-	return all
-}
-
-// registered sets into to the registered collector of the name.
-func registered[V prometheus.Collector](all map[string]family, name string, into *V, like func(family) V) error {
-	f, ok := all[name]
-	if !ok {
-		return fmt.Errorf("controller-runtime's registry has no %s: use the registry that controller-runtime makes", name)
-	}
-	err := crmetrics.Registry.Register(like(f))
-	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
-		if v, ok := already.ExistingCollector.(V); ok {
-			*into = v
-			return nil
-		}
-	}
-	return fmt.Errorf("controller-runtime's registry has an unknown form of %s: %w", name, err)
-}
-
-func counter(all map[string]family, name string, into **prometheus.CounterVec) error {
-	return registered(all, name, into, func(f family) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: f.help}, f.labels)
-	})
-}
-
-func gauge(all map[string]family, name string, into **prometheus.GaugeVec) error {
-	return registered(all, name, into, func(f family) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: f.help}, f.labels)
-	})
-}
-
-func histogram(all map[string]family, name string, into **prometheus.HistogramVec) error {
-	return registered(all, name, into, func(f family) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: f.help}, f.labels)
-	})
-}
-
-// beside registers collectors without the families that controller-runtime has under the
-// same names.
-type beside struct{ prometheus.Registerer }
-
-func (b beside) Register(c prometheus.Collector) error {
-	err := b.Registerer.Register(without{c})
-	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
-		if first, ok := already.ExistingCollector.(without); ok {
-			return prometheus.AlreadyRegisteredError{ExistingCollector: first.Collector, NewCollector: c}
-		}
-	}
-	return err
-}
-
-// without hides the families of a collector that controller-runtime has.
-type without struct{ prometheus.Collector }
-
-func taken(d *prometheus.Desc) bool {
-	name, _ := parse(d)
-	return strings.HasPrefix(name, "workqueue_") || strings.HasPrefix(name, "leader_election_") || strings.HasPrefix(name, "rest_client_")
-}
-
-func (w without) Describe(ch chan<- *prometheus.Desc) {
-	all := make(chan *prometheus.Desc)
-	go func() {
-		defer close(all)
-		w.Collector.Describe(all)
-	}()
-	for d := range all {
-		if !taken(d) {
-			ch <- d
-		}
-	}
-}
-
-func (w without) Collect(ch chan<- prometheus.Metric) {
-	all := make(chan prometheus.Metric)
-	go func() {
-		defer close(all)
-		w.Collector.Collect(all)
-	}()
-	for m := range all {
-		if !taken(m.Desc()) {
-			ch <- m
-		}
-	}
 }
 
 // of returns the series of a controller.

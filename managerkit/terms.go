@@ -255,6 +255,9 @@ type sharedInformer struct {
 	cache *sharedCache
 }
 
+// Unwrap returns the informer of the shared cache, whose handlers the caller removes.
+func (i sharedInformer) Unwrap() cache.Informer { return i.Informer }
+
 func (i sharedInformer) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.add(func() (toolscache.ResourceEventHandlerRegistration, error) {
 		return i.Informer.AddEventHandler(handler)

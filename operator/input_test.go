@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -23,7 +24,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -346,6 +349,21 @@ func TestKindInput(t *testing.T) {
 			operator.Watches(op.Controller("z", nothing), corev1.Resource("secrets"), newFactory().Core().V1().Secrets(), func(*corev1.Secret) []types.NamespacedName { return nil })
 		},
 		"Inform: the informer of configmaps is nil": func(op *operator.Operator) { op.Inform(corev1.Resource("configmaps"), nil) },
+		"secrets: the function of InformFrom returned no informer": func(op *operator.Operator) {
+			op.InformFrom(func(schema.GroupVersionKind, controllerkit.Object) (cache.SharedIndexInformer, error) {
+				return nil, nil
+			})
+			reads(operator.Reading[*corev1.Secret]{})(op)
+		},
+		"secrets: no cache of Secret *v1.Secret": func(op *operator.Operator) {
+			op.InformFrom(func(kind schema.GroupVersionKind, obj controllerkit.Object) (cache.SharedIndexInformer, error) {
+				return nil, fmt.Errorf("no cache of %s %T", kind.Kind, obj)
+			})
+			reads(operator.Reading[*corev1.Secret]{})(op)
+			if n := len(op.Controllers()); n != 1 {
+				t.Errorf("%d controllers, want 1", n)
+			}
+		},
 		"Inform: configmaps has an informer already": func(op *operator.Operator) {
 			operator.Children(operator.Kind(op, boxes, operator.Reconciler[*Box]{Reconcile: works}), configMaps, applycorev1.ExtractConfigMap)
 			op.Inform(corev1.Resource("configmaps"), newFactory().Core().V1().ConfigMaps().Informer())

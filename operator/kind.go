@@ -90,6 +90,13 @@ func (op *Operator) Inform(resource schema.GroupResource, informer cache.SharedI
 	}
 }
 
+// InformFrom makes [Kind], [Children] and [Reads] use the informers that informer returns, such as those of a
+// manager's cache: see package managerkit/bridge. obj is an empty object of the Go type that they name. The rest is as for
+// Inform, which comes first. Optional and single kinds of [Reading] have informers of their own.
+func (op *Operator) InformFrom(informer func(kind schema.GroupVersionKind, obj controllerkit.Object) (cache.SharedIndexInformer, error)) {
+	op.objects.From = informer
+}
+
 // Kind adds a controller of the objects of resource, whose Go type is T, and whose kind has the name
 // of T:
 //

@@ -41,7 +41,6 @@ import (
 	"github.com/controllerkit/controllerkit/preview"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/recorder"
-	"github.com/controllerkit/controllerkit/serve"
 	"github.com/controllerkit/controllerkit/shutdown"
 )
 
@@ -191,11 +190,8 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 	}
 	if o.Debug != "" {
 		op.Debug = &debug.Page{Verbosity: debug.Klog}
-		mux := http.NewServeMux()
-		mux.HandleFunc("/debug/controllers", func(w http.ResponseWriter, r *http.Request) { op.Debug.ServeHTTP(w, r) })
-		mux.Handle("/debug/pprof/", debug.Profiles())
 		var err error
-		if op.debugServer, err = serve.New(serve.Config{Addr: o.Debug, Handler: mux}); err != nil {
+		if op.debugServer, err = page.Server(o.Debug, func(w http.ResponseWriter, r *http.Request) { op.Debug.ServeHTTP(w, r) }); err != nil {
 			return nil, fmt.Errorf("operator: Options.Debug %q: use a loopback address such as 127.0.0.1:6060, or see Operator.Debug: %w", o.Debug, err)
 		}
 	}
@@ -445,3 +441,6 @@ func (op *Operator) Controller(name string, reconcile reconcile.Func[types.Names
 	op.controllers = append(op.controllers, c)
 	return c
 }
+
+// Controllers returns the controllers in the order in which they were added.
+func (op *Operator) Controllers() []*Controller { return slices.Clone(op.controllers) }

@@ -8,6 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/recorder"
@@ -98,4 +101,24 @@ func ExampleMetrics() {
 	r.Event(node, corev1.ObjectReference{}, "Error", "Failed", "Drain", "a type that the API does not have")
 	// Output:
 	// 1 invalid
+}
+
+// A reconciler has an EventRecorder of client-go. Its Events become a series, and are bounded.
+func ExampleRecorder_Objects() {
+	r := &recorder.Recorder{Controller: "example.com/copier"}
+	var recorder events.EventRecorder = r.Objects(scheme.Scheme)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "c0ffee"}}
+	recorder.Eventf(pod, nil, corev1.EventTypeNormal, "Copied", "Copy", "copied %d files", 3)
+	fmt.Println(r.Counts().Held)
+	// Output: 1
+}
+
+// A reconciler has an EventRecorder of client-go's package record.
+func ExampleRecorder_Legacy() {
+	r := &recorder.Recorder{Controller: "example.com/copier"}
+	var recorder record.EventRecorder = r.Legacy(scheme.Scheme)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "c0ffee"}}
+	recorder.Event(pod, corev1.EventTypeNormal, "Copied", "copied 3 files")
+	fmt.Println(r.Counts().Held)
+	// Output: 1
 }

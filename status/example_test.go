@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
@@ -54,4 +56,12 @@ func ExampleApply() {
 	fmt.Println(c.Type, c.Status, c.ObservedGeneration)
 	// Output:
 	// Certified True 2
+}
+
+// The conditions of a Deployment have a type of their own.
+func ExampleSetOf() {
+	conditions := []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse, Reason: "Starting"}}
+	err := status.SetOf(&conditions, 3, status.True("Available", "Running", "all servers are ready"))
+	fmt.Println(err, conditions[0].Status, conditions[0].Reason)
+	// Output: <nil> True Running
 }

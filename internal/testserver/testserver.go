@@ -58,7 +58,11 @@ func Run(m *testing.M) int {
 		}
 	}
 	if code == 0 {
-		ignored := []goleak.Option{goleak.IgnoreAnyFunction("testing.(*F).Fuzz.func1")}
+		ignored := []goleak.Option{
+			goleak.IgnoreAnyFunction("testing.(*F).Fuzz.func1"),
+			// controller-runtime starts it for a cache of namespaces, which a test need not run.
+			goleak.IgnoreAnyFunction("sigs.k8s.io/controller-runtime/pkg/cache.newMultiNamespaceInformer.func1"),
+		}
 		if shared.server != nil && !shared.server.IsOwn() {
 			// client-go keeps connections, which end only with a server that stops.
 			for _, f := range []string{

@@ -26,6 +26,9 @@ import (
 type Set struct {
 	Optional []*optional.Informer
 
+	// From returns the informers of required resources that are not given. nil means new ones.
+	From func(kind schema.GroupVersionKind, obj controllerkit.Object) (cache.SharedIndexInformer, error)
+
 	http  *http.Client                                       // of all clients
 	known map[schema.GroupResource]any                       // a *Resource[T] of each
 	own   map[schema.GroupResource]cache.SharedIndexInformer // of the caller
@@ -71,7 +74,7 @@ type About struct {
 	Kind      schema.GroupVersionKind
 	Name      schema.GroupResource
 	Mode      Mode
-	Given     bool   // its informer is that of Set.Inform
+	Given     bool   // its informer is that of Set.Inform or Set.From
 	Namespace string // of its informer, unless it is given
 }
 
@@ -142,6 +145,14 @@ func (r *Resource[T]) inform(s *Set) (err error) {
 		return fmt.Errorf("%s has an informer of Inform, which cannot be %s: leave one of them out", r.Name, r.Mode)
 	case own != nil:
 		r.informer, r.Given, r.Namespace = own, true, ""
+	case s.From != nil && r.Mode == Required:
+		if r.informer, err = s.From(r.Kind, reflect.New(reflect.TypeFor[T]().Elem()).Interface().(controllerkit.Object)); err != nil {
+			return fmt.Errorf("%s: %w", r.Name, err)
+		}
+		if kube.IsNil(r.informer) {
+			return fmt.Errorf("%s: the function of InformFrom returned no informer", r.Name)
+		}
+		r.Given, r.Namespace = true, ""
 	case r.Mode == Optional:
 		r.Served = optional.New(r.Kind, r.Name, r.Namespace, func(namespace string) (cache.SharedIndexInformer, error) { return r.make(namespace, nil) })
 		r.informer = r.Served

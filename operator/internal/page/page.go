@@ -4,6 +4,7 @@ package page
 import (
 	"cmp"
 	"context"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +16,16 @@ import (
 	"github.com/controllerkit/controllerkit/operator/internal/source"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/serve"
 )
+
+// Server returns a server of a page and of the profiles of the process at a loopback address.
+func Server(address string, page http.HandlerFunc) (*http.Server, error) {
+	mux := http.NewServeMux()
+	mux.Handle("/debug/controllers", page)
+	mux.Handle("/debug/pprof/", debug.Profiles())
+	return serve.New(serve.Config{Addr: address, Handler: mux})
+}
 
 // A Term is the present or the last term of this replica. The zero value has none.
 type Term struct {

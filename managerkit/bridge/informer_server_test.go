@@ -1,0 +1,226 @@
+package bridge_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+
+	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/managerkit"
+	"github.com/controllerkit/controllerkit/managerkit/bridge"
+	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// TestServerSharedTerms: managers of several terms share a cache. Each operator sees all objects, and after its end
+// the cache has no handler of it.
+//
+// Proves BR4.
+func TestServerSharedTerms(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	must(t, w.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "a"}}))
+	handlers := &countedInformer{}
+	shared, err := cluster.New(testserver.Config(t), func(o *cluster.Options) {
+		o.Scheme, o.Cache = w.scheme, w.options().Cache
+		o.Cache.NewInformer = handlers.new
+	})
+	must(t, err)
+	start(t, shared.Start)
+	for range 3 {
+		options := w.options()
+		must(t, managerkit.Share(&options, shared))
+		mgr := w.manager(t, testserver.Config(t), options)
+		calls := make(chan string, 100)
+		must(t, bridge.Add(mgr, operator.Options{Name: "terms"}, func(op *operator.Operator) error {
+			operator.Kind(op, corev1.SchemeGroupVersion.WithResource("configmaps"), operator.Reconciler[*corev1.ConfigMap]{
+				Reconcile: func(_ context.Context, cm *corev1.ConfigMap) (reconcile.Result, error) {
+					calls <- cm.Name
+					return reconcile.Result{}, nil
+				},
+			})
+			return nil
+		}))
+		stop := start(t, mgr.Start)
+		if name := receive(t, calls, "call"); name != "a" && name != "kube-root-ca.crt" {
+			t.Errorf("a call of %s", name)
+		}
+		must(t, stop())
+		if n := handlers.handlers.Load(); n != 0 {
+			t.Errorf("%d handlers are left", n)
+		}
+	}
+}
+
+// countedInformer counts the handlers of informers.
+type countedInformer struct{ handlers atomic.Int64 }
+
+func (c *countedInformer) new(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+	return counted{toolscache.NewSharedIndexInformer(lw, obj, resync, indexers), c}
+}
+
+type counted struct {
+	toolscache.SharedIndexInformer
+	*countedInformer
+}
+
+func (c counted) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+	c.handlers.Add(1)
+	return c.SharedIndexInformer.AddEventHandler(handler)
+}
+
+func (c counted) RemoveEventHandler(handle toolscache.ResourceEventHandlerRegistration) error {
+	c.handlers.Add(-1)
+	return c.SharedIndexInformer.RemoveEventHandler(handle)
+}
+
+// TestServerInformer: an Informer gives its handlers the objects of a running cache, in a Set that stops before the
+// cache. Then it takes no handler, and another Informer of the kind works.
+//
+// Proves BR4.
+func TestServerInformer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	must(t, w.Create(t.Context(), w.secret("first", "")))
+	shared, err := cluster.New(testserver.Config(t), func(o *cluster.Options) { o.Scheme, o.Cache = w.scheme, w.options().Cache })
+	must(t, err)
+	start(t, shared.Start)
+	for n := range 2 {
+		secrets, err := bridge.Informer(shared, &corev1.Secret{})
+		must(t, err)
+		names := make(chan string, 10)
+		handler := toolscache.ResourceEventHandlerFuncs{AddFunc: func(obj any) { names <- obj.(*corev1.Secret).Name }}
+		kept, err := secrets.AddEventHandler(handler)
+		must(t, err)
+		removed, err := secrets.AddEventHandlerWithResyncPeriod(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { t.Error("a removed handler was called") }}, 0)
+		must(t, err)
+		must(t, secrets.RemoveEventHandler(removed))
+		var set informer.Set
+		set.Add("secrets", secrets, kept)
+		stop := start(t, set.Run)
+		receive(t, set.HasSyncedChecker().Done(), "sync")
+		if name := receive(t, names, "event"); name != "first" && n == 0 {
+			t.Errorf("an event of %s", name)
+		}
+		late, err := secrets.AddEventHandlerWithOptions(handler, toolscache.HandlerOptions{})
+		must(t, err)
+		receive(t, late.HasSyncedChecker().Done(), "sync of a late handler")
+		if !late.HasSynced() || late.HasSyncedChecker().Name() == "" {
+			t.Error("a handler that has synced has not synced")
+		}
+		must(t, secrets.RemoveEventHandler(late))
+		must(t, stop())
+		for len(names) > 0 {
+			<-names
+		}
+		if _, err := secrets.AddEventHandler(handler); err == nil || !strings.Contains(err.Error(), "has ended") {
+			t.Errorf("a handler after the end: %v", err)
+		}
+		secret := w.secret("late", "")
+		must(t, w.Create(t.Context(), secret))
+		await(t, w, &corev1.SecretList{}, "late", func(client.Object) bool { return true })
+		must(t, w.Delete(t.Context(), secret))
+		if len(names) > 0 {
+			t.Errorf("an event of %s after the end", <-names)
+		}
+		secrets.RunWithContext(t.Context()) // a second time: it returns at once
+	}
+}
+
+// TestServerBad: what cannot work is an error that names the cure.
+func TestServerBad(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	setUp := func(*operator.Operator) error { return nil }
+	mgr := w.manager(t, testserver.Config(t), w.options())
+	several := w.options()
+	several.Cache = cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}}}
+	split := w.manager(t, testserver.Config(t), several)
+	_, noManager := bridge.Informer(nil, &corev1.Pod{})
+	_, noObject := bridge.Informer(mgr, nil)
+	_, noKind := bridge.Informer(mgr, &unknown{})
+	_, namespaces := bridge.Informer(split, &corev1.Pod{})
+	prepare := func(config *rest.Config, namespaces ...string) error {
+		options := w.options()
+		options.Cache = cache.Options{DefaultNamespaces: map[string]cache.Config{}}
+		for _, ns := range namespaces {
+			options.Cache.DefaultNamespaces[ns] = cache.Config{}
+		}
+		must(t, bridge.Prepare(config, &options))
+		_, err := bridge.Informer(w.manager(t, rest.CopyConfig(testserver.Config(t)), options), &corev1.Pod{})
+		return err
+	}
+	otherConfig := prepare(rest.CopyConfig(testserver.Config(t)), w.namespace)
+	own := rest.CopyConfig(testserver.Config(t))
+	options := w.options()
+	options.Cache = cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}, "": {}}}
+	must(t, bridge.Prepare(own, &options))
+	_, others := bridge.Informer(w.manager(t, own, options), &corev1.Pod{})
+	pods, err := bridge.Informer(mgr, &corev1.Pod{})
+	must(t, err)
+	_, noHandler := pods.AddEventHandler(nil)
+	for _, tt := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"no manager", bridge.Add(nil, operator.Options{Name: "bad"}, setUp), "mgr is nil"},
+		{"no function", bridge.Add(mgr, operator.Options{Name: "bad"}, nil), "setup is nil"},
+		{"a Lease", bridge.Add(mgr, operator.Options{Name: "bad", LeaseNamespace: "shop"}, setUp), "the manager elects"},
+		{"a listener", bridge.Add(mgr, operator.Options{Name: "bad", Listen: ":8080"}, setUp), "the manager serves"},
+		{"no name", bridge.Add(mgr, operator.Options{}, setUp), "Options.Name is empty"},
+		{"setup fails", bridge.Add(mgr, operator.Options{Name: "bad"}, func(*operator.Operator) error { return context.Canceled }), "setup: context canceled"},
+		{"no manager for an informer", noManager, "mgr is nil"},
+		{"no object", noObject, "obj is nil"},
+		{"a kind that the scheme lacks", noKind, "no kind is registered"},
+		{"a cache of namespaces", namespaces, "call Prepare"},
+		{"Prepare without a config", bridge.Prepare(nil, &several), "config is nil"},
+		{"Prepare without options", bridge.Prepare(&rest.Config{}, nil), "options is nil"},
+		{"Prepare with a client", bridge.Prepare(&rest.Config{}, &ctrl.Options{Cache: cache.Options{HTTPClient: http.DefaultClient}}), "HTTPClient is set"},
+		{"another config", otherConfig, "the same to both"},
+		{"all other namespaces", others, "name each namespace"},
+		{"no handler", noHandler, "handler is nil"},
+		{"a transform", pods.SetTransform(nil), "cache.Options"},
+		{"another's handle", pods.RemoveEventHandler(nil), "pass the result of AddEventHandler"},
+	} {
+		if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) || !strings.HasPrefix(tt.err.Error(), "bridge: ") {
+			t.Errorf("%s: %v, want %q", tt.name, tt.err, tt.want)
+		}
+	}
+	// A wrong registration ends the start of the manager.
+	for want, mgr := range map[string]ctrl.Manager{"call Prepare": split, "no kind is registered": w.bare(t)} {
+		must(t, bridge.Add(mgr, operator.Options{Name: "bad"}, new(app).setUp))
+		if err := mgr.Start(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Start = %v, want %q", err, want)
+		}
+	}
+	stop := start(t, mgr.Start)
+	receive(t, mgr.Elected(), "start")
+	if err := bridge.Add(mgr, operator.Options{Name: "bad"}, new(app).setUp); err == nil || !strings.Contains(err.Error(), "before the manager starts") {
+		t.Errorf("Add after Start = %v", err)
+	}
+	must(t, stop())
+}
+
+// bare returns a manager without the kind Memcached.
+func (w world) bare(t *testing.T) ctrl.Manager {
+	options := w.options()
+	options.Scheme = nil
+	return w.manager(t, rest.CopyConfig(testserver.Config(t)), options)
+}
+
+type unknown struct{ corev1.Pod }

@@ -1,0 +1,91 @@
+package managertest
+
+import (
+	"context"
+	"encoding/json"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+// Fake returns the fake client of b with the objects, and its reader in place of mgr.GetAPIReader, for the unit test
+// of a reconciler:
+//
+//	c, live := managertest.Fake(fake.NewClientBuilder().WithStatusSubresource(&v1.Website{}), site)
+//	sites, err := managerkit.NewClient[*v1.Website](c, live)
+//
+// An object without a uid gets one, as from an API server: one of objects, and one that Create, Apply or an
+// apply by Patch makes. Objects of b.WithObjects keep an empty uid, which packages such as finalizer, owner and status reject.
+// objects are not modified.
+//
+// Packages ssa, status and finalizer send patches, so a test that intercepts Create and Update sees no call:
+// intercept Patch, with interceptor.NewClient around the result. A fake has no cache that is late and no garbage
+// collector: see [Start] for tests with an API server.
+func Fake(b *fake.ClientBuilder, objects ...client.Object) (c client.WithWatch, live client.Reader) {
+	for _, obj := range objects {
+		own := obj.DeepCopyObject().(client.Object)
+		identify(own)
+		b = b.WithObjects(own)
+	}
+	c = interceptor.NewClient(b.Build(), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			uid := obj.GetUID()
+			identify(obj)
+			err := c.Create(ctx, obj, opts...)
+			if err != nil {
+				obj.SetUID(uid)
+			}
+			return err
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if err := c.Patch(ctx, obj, patch, opts...); err != nil {
+				return err
+			}
+			var options client.PatchOptions
+			options.ApplyOptions(opts)
+			if !identify(obj) || len(options.DryRun) > 0 {
+				return nil
+			}
+			return c.Update(ctx, obj)
+		},
+		Apply: func(ctx context.Context, c client.WithWatch, config runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			if err := c.Apply(ctx, config, opts...); err != nil {
+				return err
+			}
+			var options client.ApplyOptions
+			options.ApplyOptions(opts)
+			data, err := json.Marshal(config)
+			if err != nil {
+				return err
+			}
+			obj := &unstructured.Unstructured{}
+			if err := obj.UnmarshalJSON(data); err != nil {
+				return err
+			}
+			if !identify(obj) || len(options.DryRun) > 0 {
+				return nil
+			}
+			if err := c.Update(ctx, obj); err != nil {
+				return err
+			}
+			if data, err = obj.MarshalJSON(); err != nil {
+				return err
+			}
+			return json.Unmarshal(data, config)
+		},
+	})
+	return c, struct{ client.Reader }{c}
+}
+
+// identify gives an object without a uid one, and reports whether it did.
+func identify(obj client.Object) bool {
+	if obj.GetUID() != "" {
+		return false
+	}
+	obj.SetUID(uuid.NewUUID())
+	return true
+}
