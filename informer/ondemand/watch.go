@@ -38,8 +38,8 @@ type Watch struct {
 	adding  sync.WaitGroup
 
 	mu       sync.Mutex // guards the fields below, and the start of adding
-	handlers []*handler
-	removed  []*handler // may still run
+	handlers []*listener
+	removed  []*listener // may still run
 }
 
 // Close ends the Watch: it removes the Watch's handlers and waits for them. If no other Watch
@@ -162,8 +162,8 @@ func (w *Watch) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandl
 }
 
 // AddEventHandlerWithOptions is AddEventHandler with options.
-func (w *Watch) AddEventHandlerWithOptions(events cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
-	if kube.IsNil(events) {
+func (w *Watch) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	if kube.IsNil(handler) {
 		return nil, fmt.Errorf("ondemand: add a handler to %s: the handler is nil: pass one", w.shared.name)
 	}
 	w.mu.Lock()
@@ -179,8 +179,8 @@ func (w *Watch) AddEventHandlerWithOptions(events cache.ResourceEventHandler, op
 	w.adding.Add(1) // before end waits for it
 	w.mu.Unlock()
 	defer w.adding.Done()
-	h := &handler{removed: make(chan struct{}), turn: make(chan struct{}, 1), Handler: guard.Handler{
-		ResourceEventHandler: events,
+	h := &listener{removed: make(chan struct{}), turn: make(chan struct{}, 1), Handler: guard.Handler{
+		ResourceEventHandler: handler,
 		Logger:               func() klog.Logger { return w.shared.logger.WithValues("informer", w.shared.name) },
 	}}
 	handle, err := w.SharedIndexInformer.AddEventHandlerWithOptions(h, options)
@@ -205,7 +205,7 @@ func (w *Watch) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration
 	}
 	id := handle.HasSyncedChecker().Done() // comparing the interfaces could panic
 	w.mu.Lock()
-	n := slices.IndexFunc(w.handlers, func(h *handler) bool { return h.handle.HasSyncedChecker().Done() == id })
+	n := slices.IndexFunc(w.handlers, func(h *listener) bool { return h.handle.HasSyncedChecker().Done() == id })
 	if n < 0 {
 		w.mu.Unlock()
 		return nil
@@ -213,7 +213,7 @@ func (w *Watch) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration
 	h := w.handlers[n]
 	h.remove()
 	w.handlers = slices.Delete(w.handlers, n, n+1)
-	w.removed = append(slices.DeleteFunc(w.removed, (*handler).ended), h)
+	w.removed = append(slices.DeleteFunc(w.removed, (*listener).ended), h)
 	w.mu.Unlock()
 	return w.SharedIndexInformer.RemoveEventHandler(handle)
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/controllerkit/controllerkit/internal/guard"
 )
 
-// handler is a handler of a Watch, which gets no event after its removal. client-go's own
+// listener is a handler of a Watch, which gets no event after its removal. client-go's own
 // registrations say since 0.37 when a removed handler has ended; this one also does with 0.36.
-type handler struct {
+type listener struct {
 	guard.Handler
 	handle cache.ResourceEventHandlerRegistration
 
@@ -20,13 +20,13 @@ type handler struct {
 }
 
 // remove makes the handler drop its next events.
-func (h *handler) remove() { h.once.Do(func() { close(h.removed) }) }
+func (h *listener) remove() { h.once.Do(func() { close(h.removed) }) }
 
 // wait waits for the running call of a removed handler.
-func (h *handler) wait() { h.turn <- struct{}{} }
+func (h *listener) wait() { h.turn <- struct{}{} }
 
 // ended reports whether a removed handler runs no more.
-func (h *handler) ended() bool {
+func (h *listener) ended() bool {
 	select {
 	case h.turn <- struct{}{}:
 		return true
@@ -36,7 +36,7 @@ func (h *handler) ended() bool {
 }
 
 // begin reports whether the handler gets the event. If so, the caller calls finish.
-func (h *handler) begin() bool {
+func (h *listener) begin() bool {
 	select {
 	case <-h.removed:
 		return false
@@ -51,10 +51,10 @@ func (h *handler) begin() bool {
 	}
 }
 
-func (h *handler) finish() { <-h.turn }
+func (h *listener) finish() { <-h.turn }
 
 // OnAdd implements cache.ResourceEventHandler.
-func (h *handler) OnAdd(obj any, isInInitialList bool) {
+func (h *listener) OnAdd(obj any, isInInitialList bool) {
 	if h.begin() {
 		defer h.finish()
 		h.Handler.OnAdd(obj, isInInitialList)
@@ -62,7 +62,7 @@ func (h *handler) OnAdd(obj any, isInInitialList bool) {
 }
 
 // OnUpdate implements cache.ResourceEventHandler.
-func (h *handler) OnUpdate(oldObj, newObj any) {
+func (h *listener) OnUpdate(oldObj, newObj any) {
 	if h.begin() {
 		defer h.finish()
 		h.Handler.OnUpdate(oldObj, newObj)
@@ -70,7 +70,7 @@ func (h *handler) OnUpdate(oldObj, newObj any) {
 }
 
 // OnDelete implements cache.ResourceEventHandler.
-func (h *handler) OnDelete(obj any) {
+func (h *listener) OnDelete(obj any) {
 	if h.begin() {
 		defer h.finish()
 		h.Handler.OnDelete(obj)
