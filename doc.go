@@ -123,6 +123,7 @@
 //   - tests under faults: [controllertest.Run], [docs/first-scenario.md]
 //   - tracing: [docs/tracing.md]
 //   - unit tests, fake clients: [crdtest.NewFake], [docs/crd.md]; [docs/testing.md]
+//   - versions of client-go and Kubernetes: [docs/versions.md]
 //   - watches, RetryWatcher: [watcher.RetryWatcher]
 //   - webhooks: [docs/recipes/admission.md]
 //   - without the assembly: [operator: the pieces], [docs/by-hand.md]
@@ -198,6 +199,7 @@
 // [docs/start.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/start.md
 // [docs/testing.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/testing.md
 // [docs/tracing.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/tracing.md
+// [docs/versions.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/versions.md
 // [enqueue]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue
 // [enqueue.Filter]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#Filter
 // [enqueue.GenerationChanged]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#GenerationChanged
