@@ -79,8 +79,8 @@ func configure(cfg *embed.Config, data, clientURL, ownURL string) error {
 	if err != nil {
 		return err
 	}
-	// etcd 3.6 accepts the path of a socket only to listen. Nobody connects to these URLs but
-	// the peers, in whose working directory the name is a socket.
+	// etcd 3.6 accepts the path of a socket only to listen. Only the peers of a cluster connect to
+	// these URLs: in their working directory the name is a socket.
 	advertised, err := url.Parse(peerURL(cfg.Name))
 	if err != nil {
 		return err

@@ -198,7 +198,8 @@ func (w *Watch) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, o
 }
 
 // RemoveEventHandler removes a handler of the Watch. It is a no-op for other handlers and for
-// a handler that is already removed. It does not wait for the handler's running call.
+// a handler that is already removed. It does not wait for the handler's running call, after which
+// the handler gets no event.
 func (w *Watch) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
 	if kube.IsNil(handle) {
 		return fmt.Errorf("ondemand: remove a handler from %s: the handle is nil: pass the result of AddEventHandler", w.shared.name)
