@@ -45,6 +45,20 @@ repeat: bin/flakes ## run make test RUNS (3) times, and list the tests that fail
 	done; \
 	bin/flakes "$(RESULTS)" && exit $$code
 
+VERSIONS ?= 1.34 1.35 1.36
+
+.PHONY: versions
+versions: bin/flakes ## run the tests that need a server on the API servers of older Kubernetes, VERSIONS (1.34 1.35 1.36): docs/versions.md; compiles each the first time
+	@code=0; for version in $(VERSIONS); do \
+		echo "=== Kubernetes $$version"; \
+		.ci/progress controlplane "bin/controlplane-$$version" "etcd and kube-apiserver $$version" "some minutes" "-modfile=kubernetes-$$version.mod" . || exit 1; \
+		export CONTROLPLANE="$(CURDIR)/bin/controlplane-$$version"; \
+		go test -json -timeout $(TEST_TIMEOUT) -p 2 -run Server $(TEST_FLAGS) $(PACKAGES) | $(call record,versions/$$version/root) || code=1; \
+		for module in managerkit tracing; do \
+			(cd $$module && go test -json -timeout $(TEST_TIMEOUT) -run Server $(TEST_FLAGS) ./... | $(call record,versions/$$version/$$module)) || code=1; \
+		done; \
+	done; exit $$code
+
 .PHONY: flakes
 flakes: bin/flakes ## list the failed, the flaky and the slowest tests of the runs in the folder RESULTS (bin/test)
 	@bin/flakes "$(RESULTS)"
@@ -197,7 +211,8 @@ zoo: bin/controlplane ## write docs/zoo.md, the table of the bugs that controlle
 	go test ./controllertest/internal/zoo -run '^TestDocs$$' -update
 
 .PHONY: rehearse
-rehearse: ## release this commit to a folder and use that release as a new user would
+rehearse: ## release this commit to a folder and use that release as a new user would, and try the deprecation policy
+	@.ci/deprecate
 	@.ci/rehearse
 
 HOURS ?=

@@ -131,6 +131,7 @@
 //   - tracing: [docs/tracing.md]
 //   - unit tests, fake clients: [crdtest.NewFake], [docs/crd.md]; [docs/testing.md]
 //   - upgrades of an operator: what would change, [docs/upgrades.md]
+//   - versions of client-go and Kubernetes: [docs/versions.md]
 //   - watches, RetryWatcher: [watcher.RetryWatcher]
 //   - webhooks: [docs/recipes/admission.md]
 //   - without the assembly: [operator: the pieces], [docs/by-hand.md]
@@ -208,6 +209,7 @@
 // [docs/testing.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/testing.md
 // [docs/upgrades.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/upgrades.md
 // [docs/tracing.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/tracing.md
+// [docs/versions.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/versions.md
 // [enqueue]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue
 // [enqueue.Filter]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#Filter
 // [enqueue.GenerationChanged]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#GenerationChanged

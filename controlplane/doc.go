@@ -13,6 +13,11 @@
 // apply, RBAC, watch caches, finalizers, cascading deletion and the deletion of
 // namespaces are Kubernetes' own code.
 //
+// It is Kubernetes 1.37. In a clone of the repository the same code compiles with other module
+// files, for tests on an older version:
+//
+//	go build -modfile=kubernetes-1.34.mod -o controlplane-1.34 .
+//
 // # Usage
 //
 //	controlplane [flags] [-- kube-apiserver flags]

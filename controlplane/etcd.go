@@ -70,20 +70,26 @@ func startMember(m *member) (*embed.Etcd, error) {
 }
 
 // configure sets what etcds have in common.
-func configure(cfg *embed.Config, data, clientURL, peerURL string) error {
+func configure(cfg *embed.Config, data, clientURL, ownURL string) error {
 	client, err := url.Parse(clientURL)
 	if err != nil {
 		return err
 	}
-	peer, err := url.Parse(peerURL)
+	peer, err := url.Parse(ownURL)
+	if err != nil {
+		return err
+	}
+	// etcd 3.6 accepts the path of a socket only to listen. Only the peers of a cluster connect to
+	// these URLs: in their working directory the name is a socket.
+	advertised, err := url.Parse(peerURL(cfg.Name))
 	if err != nil {
 		return err
 	}
 	cfg.Dir = data
 	cfg.ListenClientUrls = []url.URL{*client}
-	cfg.AdvertiseClientUrls = []url.URL{*client}
+	cfg.AdvertiseClientUrls = []url.URL{*advertised}
 	cfg.ListenPeerUrls = []url.URL{*peer}
-	cfg.AdvertisePeerUrls = []url.URL{*peer}
+	cfg.AdvertisePeerUrls = []url.URL{*advertised}
 	cfg.UnsafeNoFsync = true // the data need not survive a crash of the machine
 	cfg.LogLevel = "error"
 	return nil

@@ -82,6 +82,7 @@ func TestServerCreatedWithFinalizer(t *testing.T) {
 // namespace of s, by the policy of docs/finalizers.md.
 func adding(t *testing.T, s server) {
 	t.Helper()
+	testserver.Since(t, "1.36", "it does not serve MutatingAdmissionPolicy in v1")
 	page, err := os.ReadFile("../docs/finalizers.md")
 	if err != nil {
 		t.Fatal(err)

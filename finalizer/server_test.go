@@ -326,6 +326,7 @@ func TestServerRemove(t *testing.T) {
 // Admission that changes the object at every update does not make a write of the
 // look: its event would bring the next pass at once, for as long as a step waits.
 func TestServerLookUnderAdmission(t *testing.T) {
+	testserver.Since(t, "1.36", "it does not serve MutatingAdmissionPolicy in v1")
 	s := newServer(t)
 	fail := admissionv1.Fail
 	policies := s.client.AdmissionregistrationV1()

@@ -227,7 +227,7 @@ func TestMisuse(t *testing.T) {
 		{name: "same informer", setup: func(s *informer.Set) {
 			inf := healthy()
 			s.Add("x", inf)
-			s.Add("y", cache.NewTypedSharedIndexInformer[*corev1.ConfigMap](inf))
+			s.Add("y", another{inf})
 		}, want: `informer: Add("y"): the informer is already in the set as "x": pass all its handlers to one Add`},
 		{name: "stopped", setup: func(s *informer.Set) { s.Add("x", stopped()) }, want: `informer: "x" was stopped before Run: an informer runs once, create a new one`},
 		{name: "negative timeout", setup: func(s *informer.Set) { s.Timeout = -1; s.Add("x", healthy()) }, want: "informer: Set.Timeout is -1ns: set it to more than 0, or 0 for 20s"},
@@ -244,6 +244,9 @@ func TestMisuse(t *testing.T) {
 		})
 	}
 }
+
+// another is another value of the same informer, such as a TypedSharedIndexInformer.
+type another struct{ cache.SharedIndexInformer }
 
 func TestInformerStartedElsewhereIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -178,8 +178,9 @@ func (m *campaign) lasts(since *time.Time, verb string, err error) error {
 }
 
 // errStrategy is the error for a Lease with a strategy: the coordinated leader election
-// of the control plane (KEP-4355) chooses its holder and writes it at any time.
-var errStrategy = errors.New("the Lease has a strategy of coordinated leader election: use another name, or delete the Lease")
+// of the control plane (KEP-4355) chooses its holder and writes it at any time. It creates a
+// deleted Lease again while a LeaseCandidate names it.
+var errStrategy = errors.New("the Lease has a strategy of coordinated leader election: use another name, or delete the LeaseCandidates that name the Lease and then the Lease")
 
 // verbOf returns the verb of a claim of the given Lease.
 func verbOf(lease *coordinationv1.Lease) string {

@@ -54,5 +54,7 @@
 //     leadership.
 //   - The caches of a new leader can be older than the last leader's writes: see
 //     consistency.LiveRead.
+//   - An Elector takes no part in coordinated leader election (LeaseCandidate, off by default):
+//     Run returns an error for a Lease that the control plane assigns.
 //   - The Role needs get, create, update and watch on leases: see manifests/role.yaml.
 package leader

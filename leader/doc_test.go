@@ -7,7 +7,8 @@
 //   - the life of lead: leader, drain, fault, process with process_child (frozen and killed
 //     processes), since, term, event
 //   - the client and the network: client, client_server, dead, server, preflight,
-//     manifests_server, interop (beside client-go's elector), names_server, printable
+//     manifests_server, interop (beside client-go's elector),
+//     coordinated_server (beside the election of the control plane), names_server, printable
 //   - the transport: guard
 //   - no proof: bench, client_example, event_example, example, guard_example, export,
 //     fakelease, helpers, main

@@ -51,6 +51,9 @@ import (
 //	update, patch, also of the status          success, but managedFields do not change
 //	get, list, watch, delete                   success
 //
+// Before 1.37 an update or a patch removes all managedFields of the object. After it an apply
+// succeeds, and the manager before-first-apply owns the other fields.
+//
 // In the entries of all managers and subresources, Migrate replaces that version by the
 // version of patch. If live is unstructured, the entry of another manager loses the fields
 // that live lacks, because the version can lack them. An entry without fields is omitted,

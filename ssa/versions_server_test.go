@@ -113,10 +113,14 @@ func isRejected(err error) bool {
 	return errors.As(err, &rejected) && rejected.Rejected()
 }
 
+// removesAll is what older API servers do with entries of a removed version.
+const removesAll = "a write removes all managedFields of an object with an entry of a removed version"
+
 // TestServerRemovedVersion: what the comment of Migrate says about an object with an entry
 // of a version that the CustomResourceDefinition has lost.
 func TestServerRemovedVersion(t *testing.T) {
 	t.Parallel()
+	testserver.Since(t, "1.37", removesAll)
 	v := newVersioned(t)
 	create := write{manager: "creator", version: "v1alpha1", body: `{"spec":{"a":"1","b":"2"}}`}
 	names := []string{"get", "update", "merge", "json", "status", "delete", "apply", "try", "again", "applystatus", "forge"}
@@ -348,6 +352,7 @@ func TestServerMigrateRemovedVersion(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.writes[len(tt.writes)-1].version == "gone" {
 				// A write that the API server does not track.
+				testserver.Since(t, "1.37", removesAll)
 				if _, err := c.Patch(t.Context(), tt.name, types.JSONPatchType, []byte(`[{"op":"remove","path":"/spec/items/0"},{"op":"remove","path":"/spec/labels"}]`), metav1.PatchOptions{}); err != nil {
 					t.Fatal(err)
 				}
@@ -412,6 +417,7 @@ func TestServerMigrateServedVersion(t *testing.T) {
 // that the object has.
 func TestServerMigrateRemovedVersionAtRandom(t *testing.T) {
 	t.Parallel()
+	testserver.Since(t, "1.37", removesAll)
 	v := newVersioned(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

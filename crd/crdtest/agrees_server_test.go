@@ -36,6 +36,7 @@ var (
 //
 // Proves CR5.
 func TestServerAgrees(t *testing.T) {
+	testserver.Since(t, "1.37", "the Fake responds as Kubernetes 1.37 does")
 	testserver.InstallCRD(t, gadgets())
 	kind := schema.GroupVersionKind{Group: "crd.example.com", Version: "v1", Kind: "Gadget"}
 	config := testserver.Config(t)

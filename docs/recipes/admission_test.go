@@ -42,7 +42,7 @@ func manifests(t *testing.T, name string) (all []*unstructured.Unstructured) {
 // TestServerAdmission: the API server sets and rejects what the manifests of the page promise.
 func TestServerAdmission(t *testing.T) {
 	t.Parallel()
-	testserver.Needed(t)
+	testserver.Since(t, "1.36", "it does not serve MutatingAdmissionPolicy in v1")
 	client := dynamic.NewForConfigOrDie(testserver.Config(t))
 	testserver.InstallCRD(t, manifests(t, "crd.yaml")[0].Object)
 	for _, name := range []string{"validating-policy.yaml", "mutating-policy.yaml"} {

@@ -154,3 +154,13 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// shutDown is cache.ShutDownEventHandler, which client-go has since 0.37. With an older client-go,
+// a call of the handler can outlast it.
+func shutDown(informer cache.SharedInformer, handle cache.ResourceEventHandlerRegistration) error {
+	err := informer.RemoveEventHandler(handle)
+	if s, ok := handle.(interface{ ShutdownChan() <-chan struct{} }); ok && err == nil {
+		<-s.ShutdownChan()
+	}
+	return err
+}

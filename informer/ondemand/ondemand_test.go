@@ -351,8 +351,8 @@ func TestRemoveEventHandler(t *testing.T) {
 		must(t, other.RemoveEventHandler(first))
 		s.add("second")
 		synctest.Wait()
-		must(t, cache.ShutDownEventHandler(w, handle))
-		must(t, cache.ShutDownEventHandler(w, handle))
+		must(t, shutDown(w, handle))
+		must(t, shutDown(w, handle))
 		s.add("third")
 		synctest.Wait()
 		if kept.String() != "[first second third]" || removed.String() != "[first second]" || only.String() != "[first]" {
@@ -365,7 +365,7 @@ func TestRemoveEventHandler(t *testing.T) {
 			old = append(old, weak.Make(handler))
 			h, err := w.AddEventHandler(handler)
 			must(t, err)
-			must(t, cache.ShutDownEventHandler(w, h))
+			must(t, shutDown(w, h))
 		}
 		synctest.Wait()
 		held := 0
@@ -697,7 +697,7 @@ func TestHandlersAtRunTime(t *testing.T) {
 			if !h.HasSynced() || initial != n+1 || later != 1 {
 				t.Errorf("synced %t, %d initial events, %d others, want %d and 1", h.HasSynced(), initial, later, n+1)
 			}
-			if err := cache.ShutDownEventHandler(w, h); err != nil {
+			if err := shutDown(w, h); err != nil {
 				t.Fatal(err)
 			}
 			if n < 19 {

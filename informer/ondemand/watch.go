@@ -21,7 +21,7 @@ import (
 //   - Handlers that are added through the Watch end with it. If such a handler panics, the
 //     panic is logged, and the handler gets its next event.
 //   - RemoveEventHandler removes only the handlers of the Watch. To wait for the end of a
-//     handler, use cache.ShutDownEventHandler.
+//     handler, use cache.ShutDownEventHandler, which client-go has since 0.37.
 //   - Run, RunWithContext, SetTransform and the methods that set a watch error handler are
 //     no-ops, because Informers runs the informer. If they can return an error, they do.
 //
@@ -38,8 +38,8 @@ type Watch struct {
 	adding  sync.WaitGroup
 
 	mu       sync.Mutex // guards the fields below, and the start of adding
-	handlers []cache.ResourceEventHandlerRegistration
-	removed  []cache.ResourceEventHandlerRegistration // may still run
+	handlers []*listener
+	removed  []*listener // may still run
 }
 
 // Close ends the Watch: it removes the Watch's handlers and waits for them. If no other Watch
@@ -81,21 +81,12 @@ func (w *Watch) end(last bool) {
 	all := slices.Concat(w.handlers, w.removed)
 	w.mu.Unlock()
 	for _, h := range all {
-		_ = w.SharedIndexInformer.RemoveEventHandler(h) // fails only for an unknown type
+		h.remove()
+		_ = w.SharedIndexInformer.RemoveEventHandler(h.handle) // fails only for an unknown type
 	}
 	for _, h := range all {
-		if ended := shutdown(h); ended != nil {
-			<-ended
-		}
+		h.wait()
 	}
-}
-
-// shutdown returns a channel that is closed when a removed handler has ended.
-func shutdown(h cache.ResourceEventHandlerRegistration) <-chan struct{} {
-	if s, ok := h.(interface{ ShutdownChan() <-chan struct{} }); ok {
-		return s.ShutdownChan()
-	}
-	return nil
 }
 
 // WaitForSync waits until the informer is synced and the handlers that were added through the
@@ -110,7 +101,7 @@ func (w *Watch) WaitForSync(ctx context.Context) error {
 		return err
 	}
 	for _, h := range handlers {
-		if err := w.waitFor(ctx, h.HasSyncedChecker()); err != nil {
+		if err := w.waitFor(ctx, h.handle.HasSyncedChecker()); err != nil {
 			return err
 		}
 	}
@@ -188,10 +179,11 @@ func (w *Watch) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, o
 	w.adding.Add(1) // before end waits for it
 	w.mu.Unlock()
 	defer w.adding.Done()
-	h, err := w.SharedIndexInformer.AddEventHandlerWithOptions(&guard.Handler{
+	h := &listener{removed: make(chan struct{}), turn: make(chan struct{}, 1), Handler: guard.Handler{
 		ResourceEventHandler: handler,
 		Logger:               func() klog.Logger { return w.shared.logger.WithValues("informer", w.shared.name) },
-	}, options)
+	}}
+	handle, err := w.SharedIndexInformer.AddEventHandlerWithOptions(h, options)
 	switch {
 	case err != nil && w.IsStopped():
 		return nil, fmt.Errorf("%w: the informer of %s has stopped", ErrClosed, w.shared.name)
@@ -200,32 +192,29 @@ func (w *Watch) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, o
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	h.handle = handle
 	w.handlers = append(w.handlers, h)
-	return h, nil
+	return handle, nil
 }
 
 // RemoveEventHandler removes a handler of the Watch. It is a no-op for other handlers and for
-// a handler that is already removed. It does not wait for the handler's running call.
+// a handler that is already removed. It does not wait for the handler's running call, after which
+// the handler gets no event.
 func (w *Watch) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
 	if kube.IsNil(handle) {
 		return fmt.Errorf("ondemand: remove a handler from %s: the handle is nil: pass the result of AddEventHandler", w.shared.name)
 	}
 	id := handle.HasSyncedChecker().Done() // comparing the interfaces could panic
 	w.mu.Lock()
-	n := slices.IndexFunc(w.handlers, func(h cache.ResourceEventHandlerRegistration) bool { return h.HasSyncedChecker().Done() == id })
+	n := slices.IndexFunc(w.handlers, func(h *listener) bool { return h.handle.HasSyncedChecker().Done() == id })
 	if n < 0 {
 		w.mu.Unlock()
 		return nil
 	}
+	h := w.handlers[n]
+	h.remove()
 	w.handlers = slices.Delete(w.handlers, n, n+1)
-	w.removed = append(slices.DeleteFunc(w.removed, func(h cache.ResourceEventHandlerRegistration) bool {
-		select {
-		case <-shutdown(h):
-			return true
-		default:
-			return false
-		}
-	}), handle)
+	w.removed = append(slices.DeleteFunc(w.removed, (*listener).ended), h)
 	w.mu.Unlock()
 	return w.SharedIndexInformer.RemoveEventHandler(handle)
 }

@@ -123,7 +123,7 @@ func TestBadHandlers(t *testing.T) {
 		must(t, objects.RemoveEventHandler(blocked))
 		must(t, objects.RemoveEventHandler(blocked))
 		close(release)
-		must(t, cache.ShutDownEventHandler(objects, blocked))
+		must(t, shutDown(objects, blocked))
 		stop()
 		if got := text.String(); strings.Count(got, "A handler panicked") != 1 || !strings.Contains(got, `a\\nbug`) && !strings.Contains(got, `a\nbug`) {
 			t.Errorf("log: %s", got)
@@ -139,7 +139,7 @@ func TestRemovedEarly(t *testing.T) {
 		objects := scope.New(s.informer)
 		j := newJournal()
 		removed := handle(t, objects, j)
-		must(t, cache.ShutDownEventHandler(objects, removed))
+		must(t, shutDown(objects, removed))
 		must(t, objects.RemoveEventHandler(removed)) // again
 		stop := run(t, quiet(t), objects)
 		must(t, objects.Select(t.Context(), in("a")))

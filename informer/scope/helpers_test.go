@@ -453,3 +453,12 @@ func wantEvents(t *testing.T, j *journal, want ...string) {
 		t.Errorf("events %q, want %q; wrong: %q", got, want, wrong)
 	}
 }
+
+// shutDown is cache.ShutDownEventHandler, which client-go has since 0.37.
+func shutDown(informer cache.SharedInformer, handle cache.ResourceEventHandlerRegistration) error {
+	err := informer.RemoveEventHandler(handle)
+	if s, ok := handle.(interface{ ShutdownChan() <-chan struct{} }); ok && err == nil {
+		<-s.ShutdownChan()
+	}
+	return err
+}

@@ -91,7 +91,7 @@ func play(t *testing.T, steps int, r *rand.Rand, total *counts) {
 			second = newJournal()
 			added = handle(t, objects, second)
 		case handler:
-			if err := cache.ShutDownEventHandler(objects, added); err != nil {
+			if err := shutDown(objects, added); err != nil {
 				t.Fatal(err)
 			}
 			added = nil

@@ -215,7 +215,7 @@ func (i *Informer) AddEventHandlerWithOptions(handler cache.ResourceEventHandler
 }
 
 // RemoveEventHandler removes a handler. It does not wait for the handler's running call:
-// cache.ShutDownEventHandler does. It is a no-op for a handler that is already removed.
+// cache.ShutDownEventHandler does, which client-go has since 0.37. It is a no-op for a handler that is already removed.
 func (i *Informer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
 	l, ok := handle.(*listener)
 	if !ok || l == nil {

@@ -117,7 +117,7 @@ func TestHandlersAtRunTime(t *testing.T) {
 			if !h.HasSynced() || initial != 2 || later != 1 {
 				t.Errorf("synced %t, %d initial events, %d others, want 2 and 1", h.HasSynced(), initial, later)
 			}
-			must(t, cache.ShutDownEventHandler(objects, h))
+			must(t, shutDown(objects, h))
 			s.put("a", "one", "x")
 			synctest.Wait()
 			if initial+later != 3 {

@@ -4,8 +4,8 @@
 //	go run ./internal/flakes bin/test
 //
 // The first form stores the stream of go test -json in a file and prints it like go test: a line
-// for each package, and the output of failed tests. The exit code is that of go test if the shell
-// has the option pipefail.
+// for each package, and the output of failed tests. In the end it prints the number of skipped
+// tests for each reason. The exit code is that of go test if the shell has the option pipefail.
 //
 // The second form reads all .json files below the folders. It prints the tests that failed, those
 // that failed and passed, and the slowest tests and packages.
@@ -24,6 +24,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -104,26 +105,34 @@ func show(r io.Reader, w io.Writer, verbose bool) error {
 	write := func(text string) { fmt.Fprintf(w, "%s", text) } // a closed pipe ends the program
 	kept := map[id]*strings.Builder{}                         // the output of running tests and packages
 	flush := func(i id) {
-		if text := kept[i]; text != nil {
+		if text := kept[i]; text != nil && !verbose {
 			write(text.String())
 		}
 		delete(kept, i)
 	}
-	return events(r, func(e event) {
+	skipped := map[string][]id{} // by reason
+	err := events(r, func(e event) {
 		i := e.id()
 		switch e.Action {
 		case "output":
 			switch {
-			case verbose, e.Test == "" && (strings.HasPrefix(e.Output, "ok  \t") || strings.HasPrefix(e.Output, "?   \t")):
+			case e.Test == "" && (verbose || strings.HasPrefix(e.Output, "ok  \t") || strings.HasPrefix(e.Output, "?   \t")):
 				write(e.Output)
-			case e.Test != "" && strings.HasPrefix(e.Output, "=== "): // RUN, PAUSE, CONT, NAME
+			case !verbose && strings.HasPrefix(e.Output, "=== "): // RUN, PAUSE, CONT, NAME
 			default:
 				if kept[i] == nil {
 					kept[i] = &strings.Builder{}
 				}
 				kept[i].WriteString(e.Output)
+				if verbose {
+					write(e.Output)
+				}
 			}
 		case "pass", "skip":
+			if e.Action == "skip" && e.Test != "" {
+				why := reason(kept[i])
+				skipped[why] = append(skipped[why], i)
+			}
 			delete(kept, i)
 		case "fail":
 			if e.Test == "" { // tests that a panic or the timeout of the package ended
@@ -137,6 +146,37 @@ func show(r io.Reader, w io.Writer, verbose bool) error {
 			write(e.Output)
 		}
 	})
+	for _, why := range slices.Sorted(maps.Keys(skipped)) {
+		write(summary(why, skipped[why]))
+	}
+	return err
+}
+
+// logLine is a line of t.Skip or t.Log.
+var logLine = regexp.MustCompile(`(?m)^ +\S+\.go:\d+: (.*)$`)
+
+// reason returns the last line that a skipped test logged.
+func reason(output *strings.Builder) string {
+	if output != nil {
+		if lines := logLine.FindAllStringSubmatch(output.String(), -1); len(lines) > 0 {
+			return lines[len(lines)-1][1]
+		}
+	}
+	return "it gives no reason"
+}
+
+// summary returns the line of the tests that were skipped for a reason. It names the first three.
+func summary(why string, tests []id) string {
+	const most = 3
+	var names []string
+	for _, i := range tests[:min(most, len(tests))] {
+		names = append(names, i.String())
+	}
+	text := strings.Join(names, ", ")
+	if n := len(tests) - most; n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("skipped %d: %s (%s)\n", len(tests), why, text)
 }
 
 // result counts the ends of a test or package.

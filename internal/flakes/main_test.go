@@ -22,6 +22,14 @@ const (
 {"Action":"fail","Package":"p","Test":"TestA","Elapsed":2}
 {"Action":"output","Package":"p","Test":"TestB","Output":"    b_test.go:1: a log\n"}
 {"Action":"pass","Package":"p","Test":"TestB","Elapsed":3}
+{"Action":"output","Package":"p","Test":"TestD","Output":"    d_test.go:1: a log\n"}
+{"Action":"output","Package":"p","Test":"TestD","Output":"    d_test.go:2: it needs Kubernetes 1.36\n"}
+{"Action":"output","Package":"p","Test":"TestD","Output":"--- SKIP: TestD (0.00s)\n"}
+{"Action":"skip","Package":"p","Test":"TestD","Elapsed":0}
+{"Action":"output","Package":"p","Test":"TestE/sub","Output":"        e_test.go:2: it needs Kubernetes 1.36\n"}
+{"Action":"skip","Package":"p","Test":"TestE/sub","Elapsed":0}
+{"Action":"skip","Package":"p","Test":"TestF","Elapsed":0}
+{"Action":"skip","Package":"without tests","Elapsed":0}
 {"Action":"output","Package":"p","Test":"TestC","Output":"panic: boom\n"}
 {"Action":"output","Package":"p","Output":"FAIL\n"}
 {"Action":"output","Package":"p","Output":"FAIL\tp\t6.000s\n"}
@@ -50,6 +58,8 @@ FAIL
 FAIL	p	6.000s
 q/q.go:1:1: syntax error
 ok  	r	1.000s
+skipped 1: it gives no reason (p TestF)
+skipped 2: it needs Kubernetes 1.36 (p TestD, p TestE/sub)
 `
 	var got strings.Builder
 	if err := show(strings.NewReader(first), &got, false); err != nil {
@@ -61,6 +71,17 @@ ok  	r	1.000s
 	got.Reset()
 	if err := show(strings.NewReader(first), &got, true); err != nil || !strings.Contains(got.String(), "b_test.go:1: a log\n") {
 		t.Errorf("with -v: %v, the log of a passed test is missing:\n%s", err, got.String())
+	}
+	if n := strings.Count(got.String(), "the cause"); n != 1 || !strings.HasSuffix(got.String(), "(p TestD, p TestE/sub)\n") {
+		t.Errorf("with -v: the log of a failed test appears %d times, want once, before the skipped tests:\n%s", n, got.String())
+	}
+}
+
+// TestSummary: a line stays short, however many tests have its reason.
+func TestSummary(t *testing.T) {
+	const want = "skipped 5: why (p A, p B, p C and 2 more)\n"
+	if got := summary("why", []id{{"p", "A"}, {"p", "B"}, {"p", "C"}, {"p", "D"}, {"p", "E"}}); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -135,23 +135,32 @@ func TestImports(t *testing.T) {
 // heavy matches modules that a user of the library must never inherit.
 var heavy = regexp.MustCompile(`^(go\.etcd\.io/|k8s\.io/(kubernetes|apiserver|apiextensions-apiserver|component-base|kube-aggregator|controller-manager)$|sigs\.k8s\.io/controller-runtime)`)
 
+type require struct{ Path, Version string }
+
+type moduleFile struct {
+	Go      string
+	Require []require
+	Replace []any
+}
+
+// mod reads a module file.
+func mod(t *testing.T, dir, file string) (m moduleFile) {
+	t.Helper()
+	if err := json.Unmarshal(run(t, dir, "go", "mod", "edit", "-json", file), &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// floor is the oldest version of client-go that the library supports. Users who have it keep it.
+const floor = "v0.36.0"
+
 // TestModules holds what the go.mod files may say: a replace breaks go run
 // module@version, heavy requirements would become every user's, and Kubernetes
 // builds only with all of its staging modules at one version.
 func TestModules(t *testing.T) {
 	root(t)
-	type require struct{ Path, Version string }
-	mod := func(dir string) (m struct {
-		Go      string
-		Require []require
-		Replace []any
-	}) {
-		if err := json.Unmarshal(run(t, dir, "go", "mod", "edit", "-json"), &m); err != nil {
-			t.Fatal(err)
-		}
-		return m
-	}
-	root := mod(".")
+	root := mod(t, ".", "go.mod")
 	if len(root.Replace) > 0 {
 		t.Error("the root go.mod has a replace")
 	}
@@ -159,8 +168,8 @@ func TestModules(t *testing.T) {
 		t.Errorf("the root go.mod says go %s, want 1.26.0", root.Go)
 	}
 	for _, r := range root.Require {
-		if strings.HasPrefix(r.Path, "k8s.io/") && (r.Path == "k8s.io/api" || r.Path == "k8s.io/apimachinery" || r.Path == "k8s.io/client-go") && r.Version != "v0.37.2" {
-			t.Errorf("the root go.mod requires %s %s, want v0.37.2", r.Path, r.Version)
+		if strings.HasPrefix(r.Path, "k8s.io/") && (r.Path == "k8s.io/api" || r.Path == "k8s.io/apimachinery" || r.Path == "k8s.io/client-go") && r.Version != floor {
+			t.Errorf("the root go.mod requires %s %s, want %s", r.Path, r.Version, floor)
 		}
 	}
 	for line := range strings.Lines(string(run(t, ".", "go", "list", "-m", "all"))) {
@@ -169,25 +178,41 @@ func TestModules(t *testing.T) {
 		}
 	}
 
-	server := mod("controlplane")
+	server := mod(t, "controlplane", "go.mod")
 	if len(server.Replace) > 0 {
 		t.Error("controlplane/go.mod has a replace: go run module@version refuses it")
 	}
+	files, err := filepath.Glob("controlplane/*.mod")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("module files of controlplane: %v, %v, want go.mod and those of older versions", files, err)
+	}
+	for _, file := range files {
+		staging(t, filepath.Base(file))
+	}
+}
+
+// staging holds that a module file of controlplane requires all staging modules of Kubernetes at
+// one version.
+func staging(t *testing.T, file string) {
+	t.Helper()
 	var kubernetes string
 	required := map[string]string{}
-	for _, r := range server.Require {
+	for _, r := range mod(t, "controlplane", file).Require {
 		required[r.Path] = r.Version
 		if r.Path == "k8s.io/kubernetes" {
 			kubernetes = r.Version
 		}
+	}
+	if file != "go.mod" && !strings.HasPrefix(kubernetes, "v"+strings.TrimSuffix(strings.TrimPrefix(file, "kubernetes-"), ".mod")+".") {
+		t.Errorf("controlplane/%s requires Kubernetes %s", file, kubernetes)
 	}
 	want := strings.Replace(kubernetes, "v1.", "v0.", 1)
 	var upstream struct {
 		Replace []struct{ Old, New require }
 	}
 	// GoMod, not Dir: a module whose source was never downloaded has no directory.
-	file := strings.TrimSpace(string(run(t, "controlplane", "go", "list", "-m", "-f", "{{.GoMod}}", "k8s.io/kubernetes")))
-	if err := json.Unmarshal(run(t, ".", "go", "mod", "edit", "-json", file), &upstream); err != nil {
+	path := strings.TrimSpace(string(run(t, "controlplane", "go", "list", "-modfile="+file, "-m", "-f", "{{.GoMod}}", "k8s.io/kubernetes")))
+	if err := json.Unmarshal(run(t, ".", "go", "mod", "edit", "-json", path), &upstream); err != nil {
 		t.Fatal(err)
 	}
 	if len(upstream.Replace) == 0 {
@@ -195,7 +220,7 @@ func TestModules(t *testing.T) {
 	}
 	for _, r := range upstream.Replace {
 		if got := required[r.Old.Path]; got != want {
-			t.Errorf("controlplane/go.mod requires %s at %q, want %s", r.Old.Path, got, want)
+			t.Errorf("controlplane/%s requires %s at %q, want %s", file, r.Old.Path, got, want)
 		}
 	}
 }

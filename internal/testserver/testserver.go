@@ -4,6 +4,9 @@
 // With USE_EXISTING_CLUSTER=true the shared server is the cluster of KUBECONFIG instead.
 // The tests may fill and break it. KUBECONFIG alone does not select it, because many
 // shells have it set to a valuable cluster.
+//
+// With CONTROLPLANE the server is that program, such as bin/controlplane-1.34, the API server of
+// Kubernetes 1.34: see make versions.
 package testserver
 
 import (
@@ -27,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -126,6 +130,23 @@ func Needed(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("it needs an API server, which -short leaves out")
+	}
+}
+
+// Since skips a test that needs a version of Kubernetes, such as "1.36", if the shared server is
+// older. Its line in the summary of the run says what an older server lacks.
+func Since(t testing.TB, needed, lacks string) {
+	t.Helper()
+	info, err := discovery.NewDiscoveryClientForConfigOrDie(Config(t)).ServerVersion()
+	if err != nil {
+		t.Fatalf("testserver: %v", err)
+	}
+	has, err := version.ParseGeneric(info.Major + "." + strings.TrimSuffix(info.Minor, "+"))
+	if err != nil {
+		t.Fatalf("testserver: the server's version: %v", err)
+	}
+	if has.LessThan(version.MustParseGeneric(needed)) {
+		t.Skipf("it needs Kubernetes %s, and the server is %s: %s", needed, has, lacks)
 	}
 }
 
@@ -272,7 +293,7 @@ func awaitDiscovery(ctx context.Context, t testing.TB, config *rest.Config, defi
 	for {
 		// The document of all groups, which mappers read, is the last one to change. The error
 		// can be about other groups.
-		_, lists, err := client.ServerGroupsAndResourcesWithContext(ctx)
+		_, lists, err := client.ServerGroupsAndResources()
 		for _, list := range lists {
 			for _, resource := range list.APIResources {
 				if resource.Name == plural {
@@ -310,9 +331,12 @@ func Start(args ...string) (*Server, error) {
 	return localserver.Start(context.Background(), bin, args...)
 }
 
-// Binary returns the path of the controlplane, which make builds; where it is
-// missing, as in a plain go test, it is built first.
+// Binary returns the path of the controlplane: that of CONTROLPLANE, or the one that make
+// builds. If that is missing, as in a plain go test, it is built first.
 func Binary() (string, error) {
+	if os.Getenv(localserver.Variable) != "" {
+		return localserver.Find(context.Background())
+	}
 	root, err := Root()
 	if err != nil {
 		return "", err

@@ -129,6 +129,10 @@ func (s *fencedShop) stock(t *testing.T) map[string]string {
 	add("serviceaccounts", in+"serviceaccounts", "")
 	add("pods", in+"pods", ","+pod)
 	add("services", in+"services", `,"spec":{"ports":[{"port":80}]}`)
+	// Before Kubernetes 1.37, a connection to a Service without Endpoints fails with the 404 of Endpoints.
+	if _, err := send(t.Context(), t, s.sender(t, "person"), message{http.MethodPost, in + "endpoints", asJSON, fmt.Sprintf(`{"metadata":{"name":%q}}`, s.ns+"-services")}); err != nil {
+		t.Fatal(err)
+	}
 	add("nodes", "/api/v1/nodes", "")
 	add("namespaces", "/api/v1/namespaces", "")
 	add("deployments", apps+"deployments", `,"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},`+pod+`}}`)

@@ -22,6 +22,7 @@ import (
 	"github.com/controllerkit/controllerkit/examples/website/controller"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/operator"
 )
 
@@ -98,6 +99,7 @@ func TestServerLifecycle(t *testing.T) {
 // finalizer, and removes it.
 func TestServerFinalizerPolicy(t *testing.T) {
 	t.Parallel()
+	testserver.Since(t, "1.36", "it does not serve MutatingAdmissionPolicy in v1")
 	w := newWorld(t)
 	if err := lab.Install(t.Context(), w.admin, os.DirFS("../config"), "finalizer.yaml"); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 // quota, a role for the members, network isolation, and an account in the
 // billing service.
 type TenantApplyConfiguration struct {
-	v1.TypeMetaApplyConfiguration    `json:""`
+	v1.TypeMetaApplyConfiguration    `json:",inline"`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	Spec                             *TenantSpecApplyConfiguration   `json:"spec,omitempty"`
 	Status                           *TenantStatusApplyConfiguration `json:"status,omitempty"`

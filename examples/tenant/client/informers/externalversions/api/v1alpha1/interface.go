@@ -9,7 +9,7 @@ import (
 // Interface provides access to all the informers in this group version.
 type Interface interface {
 	// Tenants returns a TenantInformer.
-	Tenants() TypedTenantInformer
+	Tenants() TenantInformer
 }
 
 type version struct {
@@ -23,7 +23,7 @@ func New(f internalinterfaces.SharedInformerFactory, namespace string, tweakList
 	return &version{factory: f, namespace: namespace, tweakListOptions: tweakListOptions}
 }
 
-// Tenants returns a TypedTenantInformer.
-func (v *version) Tenants() TypedTenantInformer {
+// Tenants returns a TenantInformer.
+func (v *version) Tenants() TenantInformer {
 	return &tenantInformer{factory: v.factory, tweakListOptions: v.tweakListOptions}
 }
