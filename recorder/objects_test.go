@@ -22,9 +22,8 @@ import (
 )
 
 var (
-	_ events.EventRecorder          = (*recorder.Objects)(nil)
-	_ events.AnnotatedEventRecorder = (*recorder.Objects)(nil)
-	_ record.EventRecorder          = (*recorder.Legacy)(nil)
+	_ events.EventRecorder = (*recorder.Objects)(nil)
+	_ record.EventRecorder = (*recorder.Legacy)(nil)
 )
 
 // TestObjects: the recorders of client-go write the Event that Recorder.Event writes.

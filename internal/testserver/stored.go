@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -38,6 +39,9 @@ func Stored(t testing.TB, config *rest.Config, namespace string) map[string]stri
 				continue
 			}
 			items, err := client.Resource(gv.WithResource(r.Name)).Namespace(namespace).List(t.Context(), metav1.ListOptions{})
+			if apierrors.IsNotFound(err) {
+				continue // another test has removed the definition
+			}
 			if err != nil {
 				t.Fatal(r.Name, err)
 			}
