@@ -8,11 +8,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/recorder"
+	eventrecorder "github.com/controllerkit/controllerkit/recorder"
 )
 
 // The client-go of the root module has no such interface.
-var _ events.AnnotatedEventRecorder = (*recorder.Objects)(nil)
+var _ events.AnnotatedEventRecorder = (*eventrecorder.Objects)(nil)
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
