@@ -1,7 +1,7 @@
 // Package preview shows what a controller would change: each key runs once, and each write is a dry run.
 //
-// Somebody who upgrades an operator wants to know first whether it restarts the Pods of all users.
-// Package operator needs one option and a report:
+// Before an upgrade of an operator, its users ask whether it restarts their Pods.
+// Package operator needs one option, and gives a report:
 //
 //	p := &preview.Preview{}
 //	op, err := operator.New(config, operator.Options{Name: "widgets", Preview: p})
@@ -37,7 +37,7 @@
 //
 // # Caveats
 //
-//   - A preview shows the first call of each key, and not what follows from its writes. A write to an object that
+//   - A preview shows the first call of each key, without the consequences of its writes. A write to an object that
 //     the call would have created fails with NotFound.
 //   - A list does not show the writes of the call.
 //   - Clients of other configurations, and effects that are not guarded, are real.

@@ -11,7 +11,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// A Preview collects what the calls of one process would change. The zero Preview is ready to use. It must
+// A Preview collects the changes that the calls of one process would make. The zero Preview is ready to use. It must
 // not be copied, and its methods may be called concurrently.
 type Preview struct {
 	mu       sync.Mutex // guards the fields below
@@ -33,7 +33,7 @@ type call struct {
 	skipped []string
 	omitted int
 	err     error
-	after   map[string][]byte // what objects would be, as JSON, by path; nil if they would be gone
+	after   map[string][]byte // the new objects as JSON, by path; nil if they would be gone
 }
 
 // callKey is the key of a *call in a context.
@@ -82,8 +82,8 @@ func (c *call) change(change Change) {
 	c.changes = append(c.changes, change)
 }
 
-// Skip reports whether ctx is that of a call in a preview. Report then shows the text, which says what the
-// call would do:
+// Skip reports whether ctx is that of a call in a preview. Report then shows the text, which
+// describes the effect:
 //
 //	if preview.Skip(ctx, "make the DNS record %s", name) {
 //		return nil
@@ -124,7 +124,7 @@ func (p *Preview) idle(queue any) {
 	}
 }
 
-// Report returns what the calls that have ended would change, in the order of controllers and keys.
+// Report returns the changes of the calls that have ended, in the order of controllers and keys.
 func (p *Preview) Report() *Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// A Report says what the calls of a preview would change. Its texts are safe for a terminal.
+// A Report has the changes that the calls of a preview would make. Its texts are safe for a terminal.
 type Report struct {
 	Keys  int    `json:"keys"`            // that have run
 	Calls []Call `json:"calls,omitempty"` // those with something to show, by controller and key
@@ -45,7 +45,7 @@ type Change struct {
 	Note string `json:"note,omitempty"`
 }
 
-// An Action is what happens to an object.
+// An Action is a change of an object.
 type Action string
 
 // The actions. An object that would be deleted stays until its finalizers are gone.

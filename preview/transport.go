@@ -38,7 +38,7 @@ func (refusedError) NotSent() bool { return true }
 
 // Transport returns a transport that makes each write a dry run and notes what it would change. It has the form
 // of rest.Config.Wrap. Wrap the configuration before clients are made of it. A write needs up to two requests more: a read of
-// the object, and, for an extension, one read of its OpenAPI document. Events, and what the API server does not store, such as reviews and
+// the object, and, for an extension, one read of its OpenAPI document. Events, and requests that are never stored, such as reviews and
 // tokens, are not in the report.
 func (p *Preview) Transport(next http.RoundTripper) http.RoundTripper {
 	if kube.IsNil(next) {
@@ -95,7 +95,7 @@ func (t *transport) write(req *http.Request, c *call, target wire.Target, verb s
 	if err != nil {
 		return nil, err
 	}
-	if wanted || events(target) { // a dry run of the caller, or one that nobody wants to see
+	if wanted || events(target) { // the caller wants a dry run, or it is an Event
 		return t.next.RoundTrip(dry)
 	}
 	change := Change{Resource: target.Resource.String(), Subresource: target.Subresource, Namespace: target.Namespace, Name: target.Name}
@@ -282,7 +282,7 @@ func (e *statusError) Error() string {
 	return text
 }
 
-// read returns the object at a path, nil if there is none. A Role that allows a patch may not allow get, so the read
+// read returns the object at a path, nil if it is absent. A Role that allows a patch may not allow get, so the read
 // before a patch is a patch, too: an empty one, as a dry run.
 func read(req *http.Request, next http.RoundTripper, path, verb string) (object map[string]any, err error) {
 	if verb == "patch" {
@@ -380,7 +380,7 @@ func documented(req *http.Request, next http.RoundTripper, path, resource string
 	return refusedError(fmt.Sprintf("the API server of %s documents no dry runs for %s", kube.Printable(path, maxText), resource))
 }
 
-// compare notes a change, if the write changes something.
+// compare notes the change of a write.
 func (c *call) compare(change Change, before, after map[string]any) {
 	switch {
 	case change.Note != "": // the object before is not known
@@ -404,7 +404,7 @@ func (c *call) compare(change Change, before, after map[string]any) {
 	c.change(change)
 }
 
-// wrote keeps what the object would be, for reads of the call. nil means that it would be gone.
+// wrote keeps the new object for reads of the call. nil means that it would be gone.
 func (c *call) wrote(path string, after map[string]any) {
 	var body []byte
 	if after != nil {

@@ -50,7 +50,7 @@ func RestartsPods(resource string, before, after map[string]any) bool {
 	return strategy["type"] != "OnDelete" && spec["paused"] != true && !reflect.DeepEqual(old["template"], spec["template"])
 }
 
-// Text returns the text at a path, "" if there is none.
+// Text returns the text at a path, "" if it is absent.
 func Text(object map[string]any, path ...string) string {
 	for _, name := range path[:len(path)-1] {
 		object, _ = object[name].(map[string]any)
@@ -148,7 +148,7 @@ func untimed(v any) any {
 	return cut
 }
 
-// keyOf returns the field that names the items of two lists, "" if there is none.
+// keyOf returns the field that names the items of two lists, or "".
 func keyOf(before, after []any) string {
 	for _, key := range []string{"name", "type", "mountPath", "containerPort", "port", "key", "uid", "ip"} {
 		if names(before, key) && names(after, key) {
