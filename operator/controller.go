@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit"
@@ -57,6 +58,8 @@ type Controller struct {
 	debug  *debug.Controller    // nil without Operator.Debug
 	about  stray.Subject        // its calls
 	calls  deaf.Calls
+
+	once workqueue.TypedRateLimitingInterface[types.NamespacedName] // of a preview; nil without
 
 	tracker   reads.Tracker[types.NamespacedName]
 	remembers bool // by Reads or Children

@@ -438,6 +438,9 @@ func (op *Operator) Controller(name string, reconcile reconcile.Func[types.Names
 	if slices.ContainsFunc(op.controllers, func(other *Controller) bool { return other.Loop.Name == name }) {
 		op.fail("two controllers have the name %q: the name labels metrics, so use another", name)
 	}
+	if op.options.Preview != nil {
+		c.once = preview.NewQueue[types.NamespacedName](op.options.Preview) // now, so that a preview of several operators waits for it
+	}
 	op.controllers = append(op.controllers, c)
 	return c
 }

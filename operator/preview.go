@@ -3,10 +3,7 @@ package operator
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/controllerkit/controllerkit/operator/internal/previews"
-	"github.com/controllerkit/controllerkit/preview"
 )
 
 // preview runs each key once.
@@ -14,7 +11,7 @@ func (op *Operator) preview(ctx context.Context) error {
 	p := op.options.Preview
 	op.Elector, op.Events, op.debugServer, op.options.Listen = nil, nil, nil, ""
 	for _, c := range op.controllers {
-		c.Loop.Queue, c.Loop.Resync = preview.NewQueue[types.NamespacedName](p), 0
+		c.Loop.Queue, c.Loop.Resync = c.once, 0
 		if c.Loop.Reconcile != nil {
 			c.Loop.Reconcile = previews.Func(p, c.Loop.Name, c.Loop.Reconcile)
 		}

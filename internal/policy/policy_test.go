@@ -71,7 +71,7 @@ func run(t *testing.T, dir, name string, args ...string) []byte {
 
 // published lists the packages that users import, also those of nested modules.
 func published() []string {
-	return append(library(), "managerkit", "managerkit/bridge", "managerkit/managertest", "managerkit/remember", "tracing")
+	return append(library(), "managerkit", "managerkit/bridge", "managerkit/managertest", "managerkit/previews", "managerkit/remember", "tracing")
 }
 
 // TestLibraryIsWhole holds that the list above, the folders and the map in

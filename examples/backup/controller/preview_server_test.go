@@ -49,9 +49,7 @@ func TestServerPreview(t *testing.T) {
 				got = append(got, fmt.Sprint(c.Action, " ", c.Resource, " ", c.Subresource, " ", c.Name))
 			}
 		}
-		for _, text := range call.Skipped {
-			got = append(got, text)
-		}
+		got = append(got, call.Skipped...)
 		if call.Error != "" {
 			t.Errorf("%s: %s", call.Key, call.Error)
 		}
