@@ -47,6 +47,7 @@ type explorer struct {
 	crds     []definitions.Definition
 	runs     atomic.Int64
 	watched  map[string]int // resource → watches at rest without faults
+	warming  bool           // the first run, which learns the watches of the version of the scenario alone
 	leases   atomic.Bool    // the controller writes Leases
 	slots    chan struct{}  // holds an element for each run
 	stalls   stalls
@@ -255,6 +256,7 @@ func (s *Scenario) validate() error {
 // without faults has findings.
 func (x *explorer) references(ctx context.Context) (*reference, error) {
 	known := len(scheme.Scheme.AllKnownTypes())
+	x.warming = x.scenario.From != nil
 	warm, err := x.faultlessRun(ctx)
 	if err == nil && x.scenario.Start != nil && len(scheme.Scheme.AllKnownTypes()) != known {
 		return nil, errors.New("the function Start registers types in the shared scheme of client-go, or another test does so at the same time, and parallel runs would end the test with \"concurrent map writes\": call AddToScheme before Explore, for example in an init function, or use Scenario.Command")
@@ -276,6 +278,7 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 	if len(warm.trace) == 0 {
 		return nil, fmt.Errorf("the controller made no write, read or external call: let Start use its configuration, and let the script give the controller work%s", warm.others())
 	}
+	x.warming = false
 	runs := make([]*run, 3)
 	errs := make([]error, len(runs))
 	var wg sync.WaitGroup
@@ -291,7 +294,11 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 	}
 	for n, r := range runs {
 		if r.failed() {
-			x.faultless(r, append(slices.Delete(slices.Clone(runs), n, n+1), warm))
+			others := slices.Delete(slices.Clone(runs), n, n+1)
+			if !warm.alone {
+				others = append(others, warm)
+			}
+			x.faultless(r, others)
 			return nil, nil
 		}
 	}
@@ -365,7 +372,7 @@ func (x *explorer) agree(runs []*run, first *run) (*reference, error) {
 		}
 		ref.mask(r.rests)
 	}
-	if len(first.rests) == len(ref.rests) {
+	if len(first.rests) == len(ref.rests) && !first.alone {
 		ref.mask(first.rests)
 	}
 	if err := x.userObjects(runs); err != nil {

@@ -44,6 +44,7 @@ type run struct {
 	life       []*incarnation // the present ones, by replica
 	past       []*incarnation
 	former     bool // the next processes are of Scenario.From
+	alone      bool // Scenario.From does not run
 	taken      int  // the events before the last step of an upgrade
 	restarts   int
 	pending    int           // running faults, steps and users
@@ -134,13 +135,14 @@ func (r *run) execute(ctx context.Context) {
 		r.x.abort(err)
 		return
 	}
-	r.former = r.x.scenario.From != nil
+	r.alone = r.x.warming
+	r.former = r.x.scenario.From != nil && !r.alone
 	for replica := range max(1, r.x.scenario.Replicas) {
 		r.launch(replica)
 	}
 	for n, step := range r.x.scenario.Script {
 		do := func() error { return step.Do(ctx, r.user.Config(), &r.env) }
-		if r.x.upgrades(n) {
+		if r.x.upgrades(n) && !r.alone {
 			do = func() error { r.upgrade(n); return nil }
 		}
 		if !r.play(ctx, n, step.Name, do) {
@@ -237,7 +239,7 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 		}
 	}
 	r.rests = append(r.rests, checkpoint{step: name, state: r.normalizeLocked(state), repeats: r.repeatsLocked(), made: r.madeInLocked(state)})
-	if r.x.upgrades(n) {
+	if r.x.upgrades(n) && !r.alone {
 		for _, f := range r.judgeUpgradeLocked() {
 			r.addLocked(f)
 		}

@@ -99,16 +99,62 @@ func (r *run) upgrade(step int) {
 			r.note("process %d of the former version has ended", i.number)
 		}
 	}
-	if step > r.x.scenario.From.Steps {
-		return
+	if step == r.x.scenario.From.Steps {
+		r.mu.Lock()
+		r.former = false
+		r.mu.Unlock()
+		for replica := range former {
+			r.launch(replica)
+		}
 	}
-	r.mu.Lock()
-	r.former = false
-	r.mu.Unlock()
-	for replica := range former {
-		r.launch(replica)
+	if !r.x.scenario.From.Beside || step > r.x.scenario.From.Steps {
+		r.takesOver()
 	}
 }
+
+// takesOver waits for the first operations of the new version. The cluster is in the desired state before them, so
+// the rest after the step would not wait. A version that has nothing to do costs firstOperation.
+func (r *run) takesOver() {
+	r.mu.Lock()
+	life := slices.Clone(r.life)
+	r.mu.Unlock()
+	limit := time.NewTimer(firstOperation)
+	defer limit.Stop()
+	acted := make(chan struct{})
+	ended := make(chan struct{})
+	defer close(ended)
+	for _, i := range life { // a standby does nothing
+		go func() {
+			select {
+			case <-i.acted:
+				select {
+				case acted <- struct{}{}:
+				case <-ended:
+				}
+			case <-ended:
+			}
+		}()
+	}
+	select {
+	case <-acted:
+	case <-limit.C:
+		return
+	}
+	operations := func() int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.trace)
+	}
+	for deadline := time.Now().Add(r.x.options.ConvergeTimeout); time.Now().Before(deadline); {
+		before := operations()
+		if time.Sleep(2 * r.x.options.QuietPeriod); operations() == before {
+			return
+		}
+	}
+}
+
+// firstOperation bounds the wait for a new version.
+const firstOperation = 5 * time.Second
 
 // formerRequest prepares a request of the former version, which has no fault.
 func (i *incarnation) formerRequest(op *fault.Op) {
