@@ -130,8 +130,7 @@ func TestUpgrade(t *testing.T) {
 		"beside: nothing":       {beside: true, change: func(*shop) {}},
 		"beside: a new default": {beside: true, change: func(to *shop) { to.text = "welcome" }, want: []string{"configmaps/a .data.text"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		t.Run(name, func(t *testing.T) { // one after another: each explores in parallel
 			from := now
 			from.elects = tt.beside
 			to := from
