@@ -40,8 +40,6 @@ type incarnation struct {
 	ended   chan struct{} // Start has returned
 	wrote   chan struct{} // is closed before the first write
 	writes  func()        // closes wrote
-	acted   chan struct{} // is closed before the first operation
-	acts    func()        // closes acted
 	die     func()
 	file    *kubeconfig
 
@@ -86,8 +84,6 @@ func (r *run) launch(replica int) { r.launchWith(replica, effects{}) }
 func (r *run) launchWith(replica int, e effects) {
 	i := &incarnation{run: r, replica: replica, ended: make(chan struct{}), wrote: make(chan struct{}), effects: e}
 	i.writes = sync.OnceFunc(func() { close(i.wrote) })
-	i.acted = make(chan struct{})
-	i.acts = sync.OnceFunc(func() { close(i.acted) })
 	var err error
 	if i.Incarnation, err = fault.New(r.own(), i.on, i.responded); err != nil {
 		r.find(Health, "%v", err)
@@ -294,7 +290,10 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 	}
 	o.watched = slices.Sorted(maps.Keys(i.Watches()))
 	r.trace = append(r.trace, o)
-	i.acts()
+	if r.worked != nil {
+		close(r.worked)
+		r.worked = nil
+	}
 	r.noteLocked("process %d: %s", i.number, o.id)
 	if o.write {
 		i.writes()

@@ -19,6 +19,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/controllertest/internal/lines"
 )
 
 // Kubeconfig returns the path of a kubeconfig file, for programs and libraries that take
@@ -82,7 +83,7 @@ func (k *kubeconfig) openLocked() error {
 		Transport:     transport,
 		FlushInterval: -1,
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-		ErrorLog:      discard(),
+		ErrorLog:      lines.Discard(),
 	}))
 	if k.server, err = serve(context.Background(), mux); err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/controllertest/internal/lines"
 )
 
 // process runs the process of a command. Its requests pass through a proxy that
@@ -31,7 +32,7 @@ func (i *incarnation) process(ctx context.Context, env *Env, command func(Proces
 	if err != nil {
 		return err
 	}
-	output := &lines{note: func(line string) { i.run.note("process %d prints: %s", i.number, line) }}
+	output := &lines.Writer{Note: func(line string) { i.run.note("process %d prints: %s", i.number, line) }}
 	if cmd.Stdout == nil {
 		cmd.Stdout = output
 	}
@@ -49,8 +50,8 @@ func (i *incarnation) process(ctx context.Context, env *Env, command func(Proces
 	defer stop()
 	err = cmd.Wait()
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && strings.Contains(output.text(), "panic: ") {
-		i.run.find(Health, "the process panicked:\n%s", output.text())
+	if errors.As(err, &exit) && strings.Contains(output.Text(), "panic: ") {
+		i.run.find(Health, "the process panicked:\n%s", output.Text())
 	}
 	if err == nil {
 		return errors.New("the process of Scenario.Command ended without an error: let it run until it is killed")
@@ -88,7 +89,7 @@ func serve(ctx context.Context, h http.Handler) (*served, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	s := &served{url: "http://" + listener.Addr().String(), server: &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: discard()}}
+	s := &served{url: "http://" + listener.Addr().String(), server: &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: lines.Discard()}}
 	s.wg.Go(func() { _ = s.server.Serve(listener) })
 	return s, nil
 }

@@ -43,9 +43,10 @@ type run struct {
 	over       bool
 	life       []*incarnation // the present ones, by replica
 	past       []*incarnation
-	former     bool // the next processes are of Scenario.From
-	alone      bool // Scenario.From does not run
-	taken      int  // the events before the last step of an upgrade
+	former     bool          // the next processes are of Scenario.From
+	alone      bool          // Scenario.From does not run
+	worked     chan struct{} // is closed by the next operation; nil without an upgrade
+	taken      int           // the events before the last step of an upgrade
 	restarts   int
 	pending    int           // running faults, steps and users
 	underway   int           // running writes and calls of the controller

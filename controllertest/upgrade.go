@@ -73,7 +73,8 @@ func (s Scenario) withUpgrade() Scenario {
 // upgrade lets the new version take over.
 func (r *run) upgrade(step int) {
 	r.mu.Lock()
-	r.taken = len(r.history)
+	acted := make(chan struct{})
+	r.taken, r.worked = len(r.history), acted
 	former := slices.Clone(r.life)
 	if step > r.x.scenario.From.Steps { // the former one is in past
 		former = nil
@@ -108,33 +109,15 @@ func (r *run) upgrade(step int) {
 		}
 	}
 	if !r.x.scenario.From.Beside || step > r.x.scenario.From.Steps {
-		r.takesOver()
+		r.takesOver(acted)
 	}
 }
 
 // takesOver waits for the first operations of the new version. The cluster is in the desired state before them, so
 // the rest after the step would not wait. A version that has nothing to do costs firstOperation.
-func (r *run) takesOver() {
-	r.mu.Lock()
-	life := slices.Clone(r.life)
-	r.mu.Unlock()
+func (r *run) takesOver(acted <-chan struct{}) {
 	limit := time.NewTimer(firstOperation)
 	defer limit.Stop()
-	acted := make(chan struct{})
-	ended := make(chan struct{})
-	defer close(ended)
-	for _, i := range life { // a standby does nothing
-		go func() {
-			select {
-			case <-i.acted:
-				select {
-				case acted <- struct{}{}:
-				case <-ended:
-				}
-			case <-ended:
-			}
-		}()
-	}
 	select {
 	case <-acted:
 	case <-limit.C:

@@ -2,6 +2,7 @@ package managertest_test
 
 import (
 	"context"
+	"errors"
 	"os/exec"
 	"strings"
 	"testing"
@@ -9,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -47,8 +50,9 @@ func TestServerEnvtest(t *testing.T) {
 	defer stop()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	must(t, v1.AddToScheme(env.Scheme))
-	c, err := client.New(config, client.Options{Scheme: env.Scheme})
+	known := runtime.NewScheme() // the shared one is of the other tests, too
+	must(t, errors.Join(scheme.AddToScheme(known), v1.AddToScheme(known)))
+	c, err := client.New(config, client.Options{Scheme: known})
 	must(t, err)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
 	must(t, c.Create(ctx, namespace))

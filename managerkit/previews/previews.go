@@ -45,25 +45,23 @@ func Controller[request comparable](p *preview.Preview, name string, options *co
 	})
 }
 
+var errDone = errors.New("each request has run")
+
 // Run starts the manager, and stops it when each request has run. It returns the error of Start, or one if ctx was
 // done before.
 func Run(ctx context.Context, p *preview.Preview, mgr manager.Manager) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	go func() {
 		select {
 		case <-p.Done():
-			stop()
-		case <-ctx.Done():
+			stop(errDone) // without an effect after the end of ctx, which also ends the workers
+		case <-running.Done():
 		}
 	}()
-	err := mgr.Start(ctx)
-	select {
-	case <-p.Done():
-	default:
-		if err == nil {
-			err = errors.New("previews: the preview was stopped before each request has run")
-		}
+	err := mgr.Start(running)
+	if err == nil && !errors.Is(context.Cause(running), errDone) {
+		err = errors.New("previews: the preview was stopped before each request has run")
 	}
 	return err
 }

@@ -13,24 +13,22 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
+var errDone = errors.New("each key has run")
+
 // Run calls run with a context that is done when each key has run, and returns its error, or one if it ended before.
 func Run(ctx context.Context, p *preview.Preview, run func(context.Context) error) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	go func() {
 		select {
 		case <-p.Done():
-			stop()
-		case <-ctx.Done():
+			stop(errDone) // without an effect after the end of ctx, which also ends the workers
+		case <-running.Done():
 		}
 	}()
-	err := run(ctx)
-	select {
-	case <-p.Done():
-	default:
-		if err == nil {
-			err = errors.New("operator: the preview was stopped before each key has run")
-		}
+	err := run(running)
+	if err == nil && !errors.Is(context.Cause(running), errDone) {
+		err = errors.New("operator: the preview was stopped before each key has run")
 	}
 	return err
 }

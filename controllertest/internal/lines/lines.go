@@ -1,4 +1,5 @@
-package controllertest
+// Package lines reads the output of a process.
+package lines
 
 import (
 	"bytes"
@@ -7,9 +8,9 @@ import (
 	"sync"
 )
 
-// lines is a writer that calls note for each line, and keeps the end of the text.
-type lines struct {
-	note func(line string)
+// A Writer calls Note for each line, and keeps the end of the text.
+type Writer struct {
+	Note func(line string)
 
 	mu   sync.Mutex
 	rest []byte // an incomplete line
@@ -19,7 +20,7 @@ type lines struct {
 const tailSize = 8 << 10
 
 // Write implements io.Writer.
-func (l *lines) Write(p []byte) (int, error) {
+func (l *Writer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tail = append(l.tail, p...)
@@ -31,15 +32,16 @@ func (l *lines) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 		l.rest = rest
-		l.note(string(line))
+		l.Note(string(line))
 	}
 }
 
-func (l *lines) text() string {
+// Text returns the end of the text.
+func (l *Writer) Text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return string(l.tail)
 }
 
-// discard returns a logger for net/http's errors about connections, which faults cause.
-func discard() *log.Logger { return log.New(io.Discard, "", 0) }
+// Discard returns a logger for net/http's errors about connections, which faults cause.
+func Discard() *log.Logger { return log.New(io.Discard, "", 0) }
