@@ -112,6 +112,8 @@ explore-objects: bin/controlplane ## explore the other packages: OPERATIONS (10^
 	go test -race -v -count=1 -timeout 0 -run '^(TestStopPoints|TestServerStopPoints)$$' ./examples -points $(POINTS) -server-points $(SERVER_POINTS)
 	go test -v -count=1 -timeout 0 -run '^(TestServerSetCrash|TestServerSetRandom)$$' ./ssa/applyset -plans 500 -transitions 2000
 	go test -race -v -count=1 -timeout 0 -run '^(TestServerPlans|TestServerRestarts)$$' ./crd/migrate -plans 500 -objects 2000
+	go test -race -v -count=1 -timeout 0 -run '^TestServerUpgrades$$' ./preview -upgrades 50
+	go test -v -count=1 -timeout 0 -p 1 -run '^TestServerPreview$$' ./examples/website/integration ./examples/tenant/integration ./examples/backup/controller -previewed 500
 
 .PHONY: explore-cluster
 explore-cluster: bin/controlplane ## explore a cluster of etcds and kube-apiservers, and the audit of caches: faults for BUDGET (40m) in each of three runs, and SCHEDULES (2000) of each package
@@ -125,6 +127,7 @@ explore-scenarios: bin/controlplane ## explore controllers with controllertest: 
 	EXPLORE_BUDGET=5m go test -v -count=1 -timeout 0 -run '^TestServerReaders$$' ./operator
 	EXPLORE_BUDGET=5m go test -v -count=1 -timeout 0 -run '^TestServerKind$$' ./operator
 	EXPLORE_BUDGET=10m go test -v -count=1 -timeout 0 -run '^TestExplore$$' ./examples/backup/controller
+	go test -v -count=1 -timeout 0 -run '^TestUpgrade$$' ./controllertest -upgrade-plans 0
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^(TestTwins|TestMutants)$$' ./controllertest/internal/zoo
 	cd tracing && EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestServerWebsites$$' .
 
