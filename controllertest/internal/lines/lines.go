@@ -4,7 +4,7 @@ package lines
 import (
 	"bytes"
 	"io"
-	"log" //nolint:depguard // the type that net/http wants
+	"log"
 	"sync"
 )
 
