@@ -23,11 +23,11 @@ type Former struct {
 	Start   func(ctx context.Context, cfg *rest.Config, env *Env) error
 	Command func(p Process) (*exec.Cmd, error)
 
-	// Steps is the number of steps of the script that it lives through. 0 means 1.
+	// Steps is the number of steps of the script before the takeover. 0 means 1.
 	Steps int
 
-	// Beside keeps it running until the cluster has converged with both, as a rolling update
-	// does. Both versions then need an election.
+	// Beside keeps it running until the cluster has converged while both run, as in a rolling
+	// update. Both versions then need an election.
 	Beside bool
 }
 
@@ -37,7 +37,7 @@ const (
 	besideStep  = "the new version starts beside the former one"
 )
 
-// upgrades reports whether a step is one of an upgrade, in which the user asks for nothing.
+// upgrades reports whether a step is one of an upgrade. The user does not act in it.
 func (x *explorer) upgrades(step int) bool {
 	from := x.scenario.From
 	return from != nil && (step == from.Steps || from.Beside && step == from.Steps+1)

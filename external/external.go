@@ -100,6 +100,8 @@ func stored(obj metav1.Object, annotation string) (last intent, pending, unreada
 // with the token of another object, as in a copied manifest, is ignored. An annotation
 // that cannot be parsed or has a time in the future counts as an intent of now.
 //
+// In a call of package preview, Once does not call Create. The report names it, and requeueAfter is 1s.
+//
 // The error has a method Terminal() bool that returns true in these cases: obj is being
 // deleted and has no id; obj has no UID or resource version; a field of r is invalid; Find
 // or Create returns an empty id.

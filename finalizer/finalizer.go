@@ -61,6 +61,8 @@ func Has(obj metav1.Object, name string) bool {
 // because its object can be an older copy. It gets ctx as it is. Ensure does not retry
 // cleanup and does not recover its panics.
 //
+// In a call of package preview, Ensure does not run cleanup, and the report names it.
+//
 // Errors wrap their cause. A Conflict means that obj is stale. A NotFound means that obj
 // was gone before the finalizer was stored. Calling again with a newer copy is always
 // right.

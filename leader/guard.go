@@ -35,6 +35,8 @@ import (
 // context, unless that is of context.WithoutCancel, and its outcome is unknown. Package fence
 // makes the API server refuse it if it carries its term, as with [GuardAs].
 //
+// In a call of package preview, which has no term, all requests pass: the writes are dry runs.
+//
 // A check allocates no memory. The transport may be used concurrently if next may.
 func Guard(next http.RoundTripper) http.RoundTripper {
 	return &tenure.Guard{Next: next, Admit: (&guard{}).admit}

@@ -16,5 +16,5 @@ func (op *Operator) preview(ctx context.Context) error {
 			c.Loop.Reconcile = previews.Func(p, c.Loop.Name, c.Loop.Reconcile)
 		}
 	}
-	return previews.Run(ctx, p, op.run)
+	return p.Run(ctx, op.run)
 }

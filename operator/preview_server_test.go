@@ -71,7 +71,7 @@ func TestServerPreview(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := run(ctx); err == nil || err.Error() != "operator: the preview was stopped before each key has run" {
+	if _, err := run(ctx); err == nil || err.Error() != "preview: it was stopped before each key has run" {
 		t.Errorf("a preview that is stopped: %v", err)
 	}
 	if diff := cmp.Diff(before, testserver.Stored(t, testserver.Config(t), namespace)); diff != "" {

@@ -11,20 +11,20 @@
 //	report.WriteText(os.Stdout)
 //	os.Exit(report.ExitCode())
 //
-// The process needs the Role of the operator, because no right is for dry runs alone. It takes no
+// The process needs the whole Role of the operator, because RBAC cannot allow only dry runs. It takes no
 // Lease, so it runs beside the present version. Effects outside of the API server are not
 // dry: guard them with [Skip].
 //
 // # Other loops
 //
 // Wrap the configuration of all clients with [Preview.Transport], give each loop a queue of [NewQueue],
-// begin each call with [Preview.Begin], and stop when [Preview.Done] is closed.
+// begin each call with [Preview.Begin], and run the loops by [Preview.Run].
 //
 // # How it works
 //
 // The transport asks for a dry run in each write, so the API server defaults, validates and admits it,
 // and stores nothing. It reads the object before the write and compares it with the response. In
-// the rest of the call, a read of the object by its name returns the response.
+// the rest of the call, a GET of the object by a client returns the response.
 //
 // # Guarantees
 //
@@ -33,13 +33,14 @@
 //     the fields that would differ.
 //   - PV3: In a preview, no cleanup of a finalizer and no Create of package external is
 //     called, and Report names those left out.
-//   - PV4: If each key has run, Done is closed.
+//   - PV4: If each key has run, the context of Run ends.
 //
 // # Caveats
 //
-//   - A preview shows the first call of each key, without the consequences of its writes. A write to an object that
+//   - A preview shows one call of each key, without the consequences of its writes. A call that fails is
+//     tried twice more, and the last one counts. A write to an object that
 //     the call would have created fails with NotFound.
 //   - A list does not show the writes of the call.
 //   - Clients of other configurations, and effects that are not guarded, are real.
-//   - An API server of an extension that has no dry runs gets no write.
+//   - An aggregated API server whose OpenAPI document has no dry runs gets no write: the write fails.
 package preview

@@ -34,19 +34,21 @@ func Example_loop() {
 
 	queue := preview.NewQueue[string](p)
 	queue.Add("front")
-	go func() {
+	loop := func(ctx context.Context) error {
+		context.AfterFunc(ctx, queue.ShutDown)
 		for {
 			name, stop := queue.Get()
 			if stop {
-				return
+				return nil
 			}
-			ctx, end := p.Begin(context.Background(), "images", name)
-			end(reconcile(ctx, name))
+			call, end := p.Begin(ctx, "images", name)
+			end(reconcile(call, name))
 			queue.Done(name)
 		}
-	}()
-	<-p.Done()
-	queue.ShutDown()
+	}
+	if err := p.Run(context.Background(), loop); err != nil {
+		fmt.Println(err)
+	}
 	report := p.Report()
 	if err := report.WriteText(os.Stdout); err != nil {
 		fmt.Println(err)

@@ -3,6 +3,7 @@ package preview
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -39,8 +40,8 @@ type call struct {
 // callKey is the key of a *call in a context.
 type callKey struct{}
 
-// Begin returns the context of a call of a controller with a key, and a function for the end of the call. If the key
-// runs again, the later call counts.
+// Begin returns the context of a call of a controller with a key, and a function that gets the result of the call, nil
+// for a success. If the key runs again, the later call counts.
 func (p *Preview) Begin(ctx context.Context, controller, key string) (context.Context, func(error)) {
 	c := &call{}
 	p.mu.Lock()
@@ -98,13 +99,30 @@ func Skip(ctx context.Context, format string, args ...any) bool {
 	return on
 }
 
-// Done is closed when all queues of [NewQueue] are empty and their calls have ended. Without a queue
-// it never is.
-func (p *Preview) Done() <-chan struct{} {
+// Run calls run with a context that is done when all queues of [NewQueue] are empty and their calls have ended. It
+// returns the error of run, or one if ctx was done before. A queue counts as empty only after
+// its loop has asked for a key. Without a queue the context ends with ctx.
+func (p *Preview) Run(ctx context.Context, run func(context.Context) error) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.doneLocked()
+	done := p.doneLocked()
+	p.mu.Unlock()
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() { // ends with running
+		select {
+		case <-done:
+			stop(errDone) // without an effect after the end of ctx, which also ends the loops
+		case <-running.Done():
+		}
+	}()
+	err := run(running)
+	if err == nil && !errors.Is(context.Cause(running), errDone) {
+		err = errors.New("preview: it was stopped before each key has run")
+	}
+	return err
 }
+
+var errDone = errors.New("each key has run")
 
 func (p *Preview) doneLocked() chan struct{} {
 	if p.done == nil {

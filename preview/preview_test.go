@@ -25,6 +25,29 @@ import (
 	"github.com/controllerkit/controllerkit/preview"
 )
 
+// TestStopped: a Run whose context ends before is not a whole preview, also if its loops then find their queues empty.
+func TestStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &preview.Preview{}
+		q := preview.NewQueue[string](p)
+		ctx, cancel := context.WithCancel(t.Context())
+		err := p.Run(ctx, func(context.Context) error {
+			cancel()
+			go q.Get()
+			synctest.Wait()
+			q.ShutDown()
+			return nil
+		})
+		if err == nil || err.Error() != "preview: it was stopped before each key has run" {
+			t.Errorf("got %v", err)
+		}
+		want := errors.New("no API server")
+		if err := new(preview.Preview).Run(t.Context(), func(context.Context) error { return want }); !errors.Is(err, want) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	})
+}
+
 // TestQueue runs two loops, one of them with keys that fail. Proves PV4.
 func TestQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -61,16 +84,20 @@ func TestQueue(t *testing.T) {
 		if quick.Len() != 2 {
 			t.Errorf("the queue has %d keys, want 2", quick.Len())
 		}
-		work(quick, 3)
-		work(slow, 1)
-		synctest.Wait()
-		select {
-		case <-p.Done():
-			t.Fatal("Done is closed before the last queue has a loop")
-		default:
+		err := p.Run(t.Context(), func(ctx context.Context) error {
+			work(quick, 3)
+			work(slow, 1)
+			synctest.Wait()
+			if ctx.Err() != nil {
+				t.Error("the context ends before the last queue has a loop")
+			}
+			work(empty, 1)
+			<-ctx.Done()
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
 		}
-		work(empty, 1)
-		<-p.Done()
 		slices.Sort(got)
 		if want := []string{"a 0", "b 0", "bad 0", "bad 1", "bad 2"}; !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)

@@ -13,8 +13,8 @@ const (
 )
 
 // NewQueue returns a queue of a loop of the Preview. It gives out each key once, also one that is added with a
-// delay or again, because a preview is of the first call. A key that AddRateLimited adds after its call, as a loop does with one that
-// failed, is given out twice more. Make the queues of all loops before the first loop runs.
+// delay or again, because a preview is of the first call. If a loop adds a key by AddRateLimited
+// during its call, as after an error, the key is given out again, three times at most. Make the queues of all loops before the first loop runs.
 func NewQueue[K comparable](p *Preview) workqueue.TypedRateLimitingInterface[K] {
 	q := &queue[K]{preview: p, keys: map[K]int{}}
 	q.more.L = &q.mu

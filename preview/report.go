@@ -38,7 +38,8 @@ type Change struct {
 	Omitted     int     `json:"omitted,omitempty"` // fields above the first 100
 
 	// RestartsPods is whether the Pod template of a Deployment, StatefulSet or DaemonSet differs, so
-	// that its Pods are replaced. The preview cannot know it of other kinds.
+	// that its Pods are replaced. It is false for other kinds, whose Pods the
+	// preview does not know.
 	RestartsPods bool `json:"restartsPods,omitempty"`
 
 	// Note is a sentence about the change, such as why its fields are not known.
@@ -78,8 +79,8 @@ func (r *Report) add(id id, c *call) {
 	}
 }
 
-// ExitCode returns 0 if no call would change an object, 1 if a call failed, and otherwise 2. Skipped effects do not
-// count, because many calls repeat an effect that changes nothing.
+// ExitCode returns 1 if a call failed, otherwise 2 if a call would change an object, and otherwise 0. Skipped effects do
+// not count, because most of them are idempotent and part of each call.
 func (r *Report) ExitCode() int {
 	code := 0
 	for _, c := range r.Calls {

@@ -300,11 +300,11 @@ func read(req *http.Request, next http.RoundTripper, path, verb string) (object 
 	return object, err
 }
 
-// dryRuns returns an error if the API server of an extension may not know dry runs. The API server of Kubernetes serves
-// its own groups, and those of CustomResourceDefinitions, which it documents as its own.
+// dryRuns returns an error if the API server of an extension may not know dry runs. An extension's group has a
+// domain. So have some groups of Kubernetes and those of CustomResourceDefinitions, whose documents have the parameter.
 func (p *Preview) dryRuns(req *http.Request, next http.RoundTripper, target wire.Target) error {
 	group := target.Resource.Group
-	if builtIn(group) {
+	if !strings.Contains(group, ".") {
 		return nil
 	}
 	_, version, _ := strings.Cut(req.URL.Path, "/apis/"+group+"/")
@@ -333,20 +333,6 @@ func (p *Preview) dryRuns(req *http.Request, next http.RoundTripper, target wire
 	}
 	p.dryGroup[group+"/"+version] = err
 	return err
-}
-
-// builtIn reports whether a group is of Kubernetes.
-func builtIn(group string) bool {
-	if !strings.Contains(group, ".") {
-		return true
-	}
-	switch group {
-	case "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "certificates.k8s.io", "coordination.k8s.io", "discovery.k8s.io",
-		"events.k8s.io", "flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io", "networking.k8s.io", "node.k8s.io", "policy.k8s.io",
-		"rbac.authorization.k8s.io", "resource.k8s.io", "scheduling.k8s.io", "storage.k8s.io", "storagemigration.k8s.io":
-		return true
-	}
-	return false
 }
 
 // documented returns an error unless the document of a group and version has the parameter dryRun for a write of a resource.

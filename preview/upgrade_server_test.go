@@ -134,15 +134,11 @@ func (v version) run(t *testing.T, ns string, p *preview.Preview) {
 	defer cancel()
 	if p == nil {
 		c.Loop.Queue = preview.NewQueue[types.NamespacedName](once)
-		go func() {
-			select {
-			case <-once.Done():
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
+		err = once.Run(ctx, op.Run)
+	} else {
+		err = op.Run(ctx)
 	}
-	if err := op.Run(ctx); err != nil {
+	if err != nil {
 		t.Fatal(err, logs.All())
 	}
 }

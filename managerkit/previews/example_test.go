@@ -49,12 +49,12 @@ func Example() {
 		err = mgr.Start(ctx)
 	} else {
 		cancel() // otherwise it would wait for the API server
-		if err = previews.Run(ctx, p, mgr); err == nil {
+		if err = p.Run(ctx, mgr.Start); err == nil {
 			err = p.Report().WriteText(os.Stdout)
 		}
 	}
 	fmt.Println(err)
 
 	// Output:
-	// previews: the preview was stopped before each request has run
+	// preview: it was stopped before each key has run
 }

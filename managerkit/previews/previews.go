@@ -2,7 +2,6 @@ package previews
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"k8s.io/client-go/rest"
@@ -15,7 +14,8 @@ import (
 )
 
 // Prepare makes each write of clients of the configuration a dry run, and switches the manager's election, metrics
-// endpoint and probes off, because the present version has them. Call it before ctrl.NewManager.
+// endpoint and probes off, because the present version has them. Call it before ctrl.NewManager and before
+// any other client of the configuration is made.
 func Prepare(p *preview.Preview, config *rest.Config, options *manager.Options) {
 	config.Wrap(p.Transport)
 	options.LeaderElection = false
@@ -26,7 +26,7 @@ func Prepare(p *preview.Preview, config *rest.Config, options *manager.Options) 
 // that gives out each request once. Use the options for no other controller. nil leaves the queue to the caller.
 func Controller[request comparable](p *preview.Preview, name string, options *controller.TypedOptions[request], r crreconcile.TypedReconciler[request]) crreconcile.TypedReconciler[request] {
 	if options != nil {
-		queue := preview.NewQueue[request](p) // now, so that Done waits for it
+		queue := preview.NewQueue[request](p) // now, so that Run waits for it
 		options.NewQueue = func(string, workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
 			return queue
 		}
@@ -43,25 +43,4 @@ func Controller[request comparable](p *preview.Preview, name string, options *co
 		}()
 		return r.Reconcile(ctx, req)
 	})
-}
-
-var errDone = errors.New("each request has run")
-
-// Run starts the manager, and stops it when each request has run. It returns the error of Start, or one if ctx was
-// done before.
-func Run(ctx context.Context, p *preview.Preview, mgr manager.Manager) error {
-	running, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	go func() {
-		select {
-		case <-p.Done():
-			stop(errDone) // without an effect after the end of ctx, which also ends the workers
-		case <-running.Done():
-		}
-	}()
-	err := mgr.Start(running)
-	if err == nil && !errors.Is(context.Cause(running), errDone) {
-		err = errors.New("previews: the preview was stopped before each request has run")
-	}
-	return err
 }

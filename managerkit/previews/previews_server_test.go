@@ -90,7 +90,7 @@ func TestServerManager(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		err = previews.Run(ctx, p, mgr)
+		err = p.Run(ctx, mgr.Start)
 		return p.Report(), err
 	}
 
@@ -112,7 +112,7 @@ func TestServerManager(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := run(ctx); err == nil || err.Error() != "previews: the preview was stopped before each request has run" {
+	if _, err := run(ctx); err == nil || err.Error() != "preview: it was stopped before each key has run" {
 		t.Errorf("a preview that is stopped: %v", err)
 	}
 	if diff := cmp.Diff(before, testserver.Stored(t, testserver.Config(t), ns)); diff != "" {

@@ -19,6 +19,7 @@ type ID struct {
 	types.NamespacedName
 }
 
+// String returns the kind and the name.
 func (id ID) String() string {
 	name := id.Name
 	if id.Namespace != "" {
