@@ -91,10 +91,8 @@ func (s *Store) apply(old *unstructured.Unstructured, err error, a clienttesting
 	}
 	absent := apierrors.IsNotFound(err)
 	switch {
-	case absent && a.GetSubresource() == "" && config.GetUID() == "":
-		old = empty(s.kind)
 	case absent && a.GetSubresource() == "":
-		return nil, s.conflict(config, fmt.Sprintf("uid mismatch: the provided object specified uid %s, and no existing object was found", config.GetUID()))
+		old = empty(s.kind)
 	case err != nil:
 		return nil, err
 	}
@@ -106,6 +104,9 @@ func (s *Store) apply(old *unstructured.Unstructured, err error, a clienttesting
 		return nil, err
 	}
 	u := applied.(*unstructured.Unstructured)
+	if absent && u.GetUID() != "" {
+		return nil, s.conflict(u, fmt.Sprintf("uid mismatch: the provided object specified uid %s, and no existing object was found", u.GetUID()))
+	}
 	if _, err := versionOf(u); err != nil {
 		return nil, failure(err)
 	}
