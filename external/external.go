@@ -19,7 +19,7 @@ import (
 )
 
 // Resource describes something outside of the cluster, of which each object has exactly
-// one. See [Once].
+// one. [Once] needs Annotation, Find and Create, [Ensure] and [Delete] need Observe as well.
 type Resource struct {
 	// Annotation is the annotation of the object that holds the intent and later the
 	// id, such as example.com/bucket. No other controller may write it: a name without a
@@ -27,30 +27,65 @@ type Resource struct {
 	Annotation string
 
 	// Find returns the id of the thing that carries token, or found = false if there is
-	// no such thing. More than one is an error. Required.
+	// no such thing. More than one is an error. Required, unless the service cannot look for
+	// things: then KeysLast is.
 	Find func(ctx context.Context, token string) (id string, found bool, err error)
 
-	// Create creates a thing that carries token as its name, idempotency token or tag,
+	// Create creates a thing that carries token as its name, idempotency key or tag,
 	// and returns its id. Required.
 	Create func(ctx context.Context, token string) (id string, err error)
 
-	// VisibleAfter is the time after which Find sees a thing that Create made, counted
-	// from the intent. It is the sum of four times: the longest call of Once (the Timeout
-	// of the reconcile.Controller), the service's work on a request without a client, the
-	// lag of its reads, and the clock skew between replicas.
+	// VisibleAfter is the time after which Find and Observe see a thing that Create made,
+	// counted from the intent. It is the sum of four times: the longest call of Once (the
+	// Timeout of the reconcile.Controller), the service's work on a request without a client,
+	// the lag of its reads, and the clock skew between replicas.
 	//
 	// 0 means that Create can be called again at once, because the service rejects or
 	// recognises a second Create with the same token. 0 is also right if the service is
-	// idle after Create returned or its process died, and its reads do not lag.
+	// idle after Create returned or its process died, and its reads do not lag. For Ensure
+	// and Delete, 0 means in each case that reads do not lag.
 	VisibleAfter time.Duration
+
+	// KeysLast is the time for which a service without Find recognises a second Create with one
+	// token. If the outcome of a Create is unknown for three quarters of it, Once returns an
+	// error that asks for a human, and creates no second thing. The last quarter is for
+	// the call and the clock skew. 0 means that Find sees all things.
+	KeysLast time.Duration
+
+	// Observe compares the thing with what the object wants. [Gone] is the answer only if
+	// the service says that there is no such thing; all else that keeps it from an answer is
+	// an error. Once does not call it.
+	Observe func(ctx context.Context, id string) (State, error)
+
+	// Update makes the thing as the object wants it. If it is nil, a thing that is
+	// [Different] stays as it is.
+	Update func(ctx context.Context, id string) error
+
+	// Delete deletes the thing, or begins to. A thing that does not exist is no error.
+	// Required for the function Delete, unless Policy keeps the thing.
+	Delete func(ctx context.Context, id string) error
+
+	// Replace is Create for a thing in the place of one that is gone. It is for services that
+	// remember the idempotency key of the former thing: key is another one for each
+	// replacement, and token is still what Find looks for. If it is nil, Create is called.
+	Replace func(ctx context.Context, token, key string) (id string, err error)
+
+	// Policy says what Ensure and Delete may do to the thing. The zero value is Manage.
+	Policy Policy
+
+	// Interval is the time between two looks at a thing that nothing else asks for: the
+	// RequeueAfter of Ensure, or up to a tenth less, at random, so that the
+	// calls of many objects spread. 0 means that only the object's events lead to a look.
+	Interval time.Duration
 }
 
 // intent is the value of the annotation. Token names the object, because manifests are
 // copied and restored together with their annotations.
 type intent struct {
 	Token string    `json:"token"`
-	Since time.Time `json:"since,omitzero"` // when it was stored, unless the id is known
+	Since time.Time `json:"since,omitzero"` // when it was stored; with an id only if VisibleAfter is set
 	ID    string    `json:"id,omitempty"`
+	Gone  string    `json:"gone,omitempty"` // the id of the thing before this one
 }
 
 // Token returns the token of obj for the annotation: 32 hexadecimal digits, a hash of the
@@ -58,7 +93,11 @@ type intent struct {
 // this package. It differs between objects, also between an object and an earlier one of
 // the same name.
 func Token(obj metav1.Object, annotation string) string {
-	sum := sha256.Sum256([]byte(string(obj.GetUID()) + "/" + annotation))
+	return digest(string(obj.GetUID()) + "/" + annotation)
+}
+
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:16])
 }
 
@@ -79,7 +118,9 @@ func stored(obj metav1.Object, annotation string) (last intent, pending, unreada
 	case unreadable:
 		last = intent{Token: token}
 	case last.Token != token:
-		pending, last = false, intent{}
+		pending, last = false, intent{Token: token}
+	case last.ID == "" && last.Gone != "" && last.Since.IsZero():
+		pending = false // Delete ended, and nothing began since
 	}
 	return last, pending, unreadable
 }
@@ -117,31 +158,40 @@ func Once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj 
 }
 
 func once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (string, time.Duration, error) {
-	token, value := Token(obj, r.Annotation), obj.GetAnnotations()[r.Annotation]
 	last, pending, unreadable := stored(obj, r.Annotation)
-	if pending && !unreadable {
-		// Otherwise a clock that was a year ahead would delay the object by a year.
-		unreadable = last.Since.After(time.Now().Add(r.VisibleAfter))
-	}
 	if last.ID != "" {
 		return last.ID, 0, nil
 	}
 	if obj.GetDeletionTimestamp() != nil {
 		return "", 0, kube.Terminal(errors.New("the object is being deleted: no thing is created for it"))
 	}
+	if pending && !unreadable {
+		// Otherwise a clock that was a year ahead would delay the object by a year.
+		unreadable = last.Since.After(time.Now().Add(r.VisibleAfter + r.KeysLast/4))
+	}
+	value := obj.GetAnnotations()[r.Annotation]
 	if !pending || unreadable {
+		if unreadable && r.KeysLast > 0 {
+			return "", 0, forgotten(ctx, c, obj, r)
+		}
 		var err error
-		if value, err = stamp(ctx, c, obj, r, token); err != nil {
+		if value, err = stamp(ctx, c, obj, r, last); err != nil {
 			return "", 0, err
 		}
 		if unreadable && r.VisibleAfter > 0 {
 			return "", r.VisibleAfter, nil
 		}
 	}
+	return obtain(ctx, c, obj, r, last, value, pending && !unreadable)
+}
+
+// obtain finds or creates the thing of an intent, whose value is stored, and stores its id. old
+// means that an earlier call stored the intent, and perhaps called Create.
+func obtain[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent, value string, old bool) (string, time.Duration, error) {
 	// Also for a new intent, because the annotation may have been removed.
-	id, found, err := r.Find(ctx, token)
+	id, found, err := r.find(ctx, last)
 	if err != nil {
-		return "", 0, fmt.Errorf("find: %w", err)
+		return "", 0, err
 	}
 	if note, on := calls.InPreview(ctx); on {
 		if !found {
@@ -151,22 +201,89 @@ func once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj 
 		return id, 0, nil // the intent is not stored, so the id cannot be
 	}
 	if !found {
-		if pending && !unreadable {
+		if old {
 			if wait := r.VisibleAfter - time.Since(last.Since); wait > 0 {
 				return "", wait, nil
 			}
-			if value, err = confirm(ctx, c, obj, r, token, value); err != nil {
+			if r.tooOld(last) {
+				return "", 0, forgotten(ctx, c, obj, r)
+			}
+			if value, err = confirm(ctx, c, obj, r, last, value); err != nil {
 				return "", 0, err
 			}
 		}
-		if id, err = r.Create(ctx, token); err != nil {
-			return "", 0, fmt.Errorf("create: %w", err)
+		if id, err = r.create(ctx, last); err != nil {
+			return "", 0, err
+		}
+		if id == last.Gone && r.VisibleAfter == 0 {
+			if gone, err := r.stillGone(ctx, last); err != nil {
+				return "", 0, err
+			} else if gone {
+				return "", 0, fmt.Errorf("create: the service returned the id %s of the thing that is gone: set Resource.Replace, which gets another idempotency key", id)
+			}
 		}
 	}
-	if id == "" {
-		return "", 0, kube.Terminal(errors.New("the id that Find or Create returned is empty: return the id of the thing"))
+	return id, 0, save(ctx, c, obj, r, value, last, id)
+}
+
+// find returns the id of the thing of the intent. The one that is gone does not count, also if
+// Find still shows it.
+func (r Resource) find(ctx context.Context, last intent) (id string, found bool, err error) {
+	if r.Find == nil {
+		return "", false, nil
 	}
-	return id, 0, save(ctx, c, obj, r, value, intent{Token: token, ID: id})
+	id, found, err = r.Find(ctx, last.Token)
+	switch {
+	case err != nil:
+		return "", false, fmt.Errorf("find: %w", err)
+	case found && id == "":
+		return "", false, errNoID
+	case found && id == last.Gone:
+		gone, err := r.stillGone(ctx, last)
+		return id, !gone, err
+	}
+	return id, found, nil
+}
+
+// stillGone reports whether the thing that was gone is. Where an id is a name, the next thing has
+// the same one.
+func (r Resource) stillGone(ctx context.Context, last intent) (bool, error) {
+	if r.Observe == nil {
+		return false, nil
+	}
+	state, err := r.observe(ctx, last.Gone)
+	return state == Gone, err
+}
+
+// create calls Create or Replace.
+func (r Resource) create(ctx context.Context, last intent) (id string, err error) {
+	if last.Gone != "" && r.Replace != nil {
+		id, err = r.Replace(ctx, last.Token, digest(last.Token+"/"+last.Gone))
+	} else {
+		id, err = r.Create(ctx, last.Token)
+	}
+	if err != nil {
+		return "", fmt.Errorf("create: %w", err)
+	}
+	if id == "" {
+		return "", errNoID
+	}
+	return id, nil
+}
+
+var errNoID = kube.Terminal(errors.New("the id that Find or Create returned is empty: return the id of the thing"))
+
+// tooOld reports whether the service may have forgotten the Create of the intent.
+func (r Resource) tooOld(last intent) bool {
+	return r.KeysLast > 0 && time.Since(last.Since) > r.KeysLast-r.KeysLast/4
+}
+
+// forgotten is the error for an intent that is too old, unless obj is.
+func forgotten[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) error {
+	if err := fresh(ctx, c, obj, r); err != nil {
+		return err
+	}
+	return kube.Terminal(fmt.Errorf("an earlier Create may have made a thing, and the service may have forgotten its token %s since: look for the thing, delete it, and remove the annotation", Token(obj, r.Annotation)))
 }
 
 // testVersion fails a patch unless obj is the newest version.
@@ -175,8 +292,8 @@ func testVersion(obj metav1.Object) kube.Operation {
 }
 
 // stamp stores the intent on the newest version of obj, and returns its value.
-func stamp[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, token string) (string, error) {
-	value := intent{Token: token, Since: time.Now().UTC()}.String()
+func stamp[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent) (string, error) {
+	value := intent{Token: last.Token, Since: time.Now().UTC(), Gone: last.Gone}.String()
 	add := kube.Operation{Op: "add", Path: annotationPath(r.Annotation), Value: value}
 	if len(obj.GetAnnotations()) == 0 {
 		add.Path, add.Value = annotationsPath, map[string]string{r.Annotation: value}
@@ -184,21 +301,30 @@ func stamp[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj
 	return value, store(ctx, c, obj, r, value, "store the intent", kube.TestUID(obj), testVersion(obj), add)
 }
 
-// confirm makes sure that obj, whose intent is stored, is the newest version. If the time
+// confirm makes sure that obj, whose annotation has the value, is the newest version. If the time
 // of the intent does not matter, it does not write: a write is an event, and an event
 // would repeat a failing Create at once instead of after its backoff.
-func confirm[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, token, value string) (string, error) {
-	if r.VisibleAfter > 0 {
-		return stamp(ctx, c, obj, r, token)
+func confirm[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent, value string) (string, error) {
+	if r.VisibleAfter > 0 || r.KeysLast > 0 && time.Since(last.Since) > r.KeysLast/4 {
+		return stamp(ctx, c, obj, r, last)
 	}
 	return value, store(ctx, c, obj, r, value, "confirm the intent", kube.TestUID(obj), testVersion(obj))
 }
 
 // save stores the id. It tests the intent alone, because the object may have changed
 // while Create ran.
-func save[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, value string, done intent) error {
-	path, id := annotationPath(r.Annotation), done.String()
-	return store(ctx, c, obj, r, id, "store the id", kube.TestUID(obj), kube.Test(path, value), kube.Operation{Op: "replace", Path: path, Value: id})
+func save[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, value string, last intent, id string) error {
+	done := intent{Token: last.Token, ID: id, Gone: last.Gone}
+	if r.VisibleAfter > 0 {
+		done.Since = time.Now().UTC() // for Observe, whose reads lag
+	}
+	return exchange(ctx, c, obj, r, value, done, "store the id")
+}
+
+// exchange stores the next value in the place of value.
+func exchange[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, value string, next intent, step string) error {
+	path := annotationPath(r.Annotation)
+	return store(ctx, c, obj, r, next.String(), step, kube.TestUID(obj), kube.Test(path, value), kube.Operation{Op: "replace", Path: path, Value: next.String()})
 }
 
 // store patches obj and checks that it has the value then: a mutating webhook can remove
@@ -215,7 +341,7 @@ func store[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj
 }
 
 func (i intent) String() string {
-	data, _ := json.Marshal(i) // cannot fail: two strings and a time of this century
+	data, _ := json.Marshal(i) // cannot fail: strings and a time of this century
 	return string(data)
 }
 
@@ -230,12 +356,18 @@ func (r Resource) validate(obj metav1.Object) error {
 	switch {
 	case len(validation.IsQualifiedName(strings.ToLower(r.Annotation))) > 0: // as the API server checks it
 		return fmt.Errorf("Resource.Annotation %q is not valid: use a domain, a slash and a word, such as example.com/bucket", r.Annotation)
-	case r.Find == nil:
-		return errors.New("Resource.Find is nil: set it to a function that finds the thing that carries a token")
+	case r.Find == nil && r.KeysLast == 0:
+		return errors.New("Resource.Find is nil: set it to a function that finds the thing that carries a token, or set KeysLast")
+	case r.Find != nil && r.KeysLast > 0:
+		return errors.New("Resource.KeysLast is for a service without Find: omit it, because Find sees all things")
 	case r.Create == nil:
 		return errors.New("Resource.Create is nil: set it to a function that creates the thing")
 	case r.VisibleAfter < 0:
 		return fmt.Errorf("Resource.VisibleAfter is %v: set it to a positive duration, or to 0", r.VisibleAfter)
+	case r.KeysLast < 0:
+		return fmt.Errorf("Resource.KeysLast is %v: set it to a positive duration, or to 0", r.KeysLast)
+	case r.KeysLast > 0 && r.KeysLast <= 2*r.VisibleAfter:
+		return fmt.Errorf("Resource.KeysLast is %v: the service must recognise tokens for more than twice VisibleAfter, which is %v", r.KeysLast, r.VisibleAfter)
 	}
 	return kube.CheckRead(obj)
 }

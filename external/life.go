@@ -1,0 +1,367 @@
+package external
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// A State says how a thing compares with what its object wants.
+type State string
+
+// The states. There is no zero value: an Observe that returns "" is an error.
+const (
+	Current   State = "Current"   // the thing is as the object wants it
+	Different State = "Different" // it is not, and Update can change that
+	Busy      State = "Busy"      // the service still creates, changes or deletes it
+	Gone      State = "Gone"      // the service says that there is no such thing
+)
+
+// A Policy says what [Ensure] and [Delete] may do to a thing.
+type Policy int
+
+const (
+	Manage      Policy = iota // all: create, update, replace, delete
+	Orphan                    // all but delete: the thing outlives its object
+	ObserveOnly               // nothing: neither the thing nor the object's annotation changes
+)
+
+// look is the time after which a Busy thing is observed again.
+const look = 5 * time.Second
+
+// Result is what [Ensure] did and saw.
+type Result struct {
+	ID           string        // "" if there is no thing yet
+	State        State         // after the call; Busy also while Ensure waits for VisibleAfter
+	RequeueAfter time.Duration // when to call Ensure again; 0 means with the next event
+}
+
+// Ensure makes sure that obj has exactly one r, as [Once] does, and that the thing is as obj wants
+// it. It calls Observe, and then:
+//
+//   - Update if the thing is Different. If it is Different also after Update, the error is for the
+//     caller's backoff: Observe asks for what Update does not do, or somebody else changes the
+//     thing. A service whose reads lag by VisibleAfter is asked again after it.
+//   - Replace, or Create, if the thing is Gone: somebody deleted it. The annotation keeps the id of
+//     the former one. A thing that Create made less than VisibleAfter ago is Busy.
+//   - nothing if it is Busy: RequeueAfter is then 5s.
+//
+// Before Update and Replace, the API server confirms that obj is its newest version, as before
+// Create: otherwise the error is a Conflict. So neither an old leader nor a stale cache changes
+// the thing to what obj wanted once.
+//
+// With ObserveOnly, Ensure stores and changes nothing: Find says which thing it is, and the
+// state is Gone if there is none. In a call of package preview, Update is not called either.
+//
+// The errors are those of Once. If obj is being deleted, the error is terminal: call Delete.
+func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (Result, error) {
+	err := r.validate(obj)
+	if err == nil {
+		err = r.validateLife()
+	}
+	if err == nil && obj.GetDeletionTimestamp() != nil {
+		err = errors.New("the object is being deleted: call Delete in the cleanup of its finalizer")
+	}
+	if err != nil {
+		return Result{}, fmt.Errorf("external: %w", kube.Terminal(err))
+	}
+	result, err := ensure(ctx, c, obj, r)
+	if err != nil {
+		return Result{}, fmt.Errorf("external: %s of %s: %w", r.Annotation, kube.NameOf(obj), err)
+	}
+	return result, nil
+}
+
+func ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (Result, error) {
+	last, _, _ := stored(obj, r.Annotation)
+	if r.Policy == ObserveOnly {
+		return r.watch(ctx, last)
+	}
+	id, wait, err := once(ctx, c, obj, r)
+	if id == "" {
+		return Result{State: Busy, RequeueAfter: wait}, err
+	} else if err != nil {
+		return Result{}, err // the id is not stored
+	}
+	state, err := r.observe(ctx, id)
+	switch {
+	case err != nil:
+		return Result{}, err
+	case state == Different && r.Update != nil && id != last.ID: // obj is not its newest version now
+		return Result{id, Busy, look}, nil
+	case state == Different && r.Update != nil:
+		return update(ctx, c, obj, r, last)
+	case state == Gone && id == last.ID:
+		if wait := r.hidden(last); wait > 0 {
+			return Result{id, Busy, wait}, nil
+		}
+		return renew(ctx, c, obj, r, last)
+	case state == Gone: // made in this call
+		return Result{id, Busy, max(look, r.VisibleAfter)}, nil
+	}
+	return r.result(id, state), nil
+}
+
+// result returns the Result of a thing that nothing is done to.
+func (r Resource) result(id string, state State) Result {
+	if state == Busy {
+		return Result{id, state, look}
+	}
+	if r.Interval <= 0 {
+		return Result{id, state, 0}
+	}
+	return Result{id, state, r.Interval - rand.N(r.Interval/10+1)}
+}
+
+// watch is Ensure of a thing that is only observed.
+func (r Resource) watch(ctx context.Context, last intent) (Result, error) {
+	id := last.ID
+	if id == "" {
+		found, ok, err := r.find(ctx, last)
+		if err != nil {
+			return Result{}, err
+		} else if !ok {
+			return r.result("", Gone), nil
+		}
+		id = found
+	}
+	state, err := r.observe(ctx, id)
+	if err != nil {
+		return Result{}, err
+	}
+	return r.result(id, state), nil
+}
+
+// update makes a thing that is Different as obj wants it.
+func update[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent) (Result, error) {
+	id := last.ID
+	if note, on := calls.InPreview(ctx); on {
+		note("update " + r.Annotation)
+		return r.result(id, Different), nil
+	}
+	if err := r.carries(ctx, last); err != nil {
+		return Result{}, err
+	}
+	if err := fresh(ctx, c, obj, r); err != nil {
+		return Result{}, err
+	}
+	if err := r.Update(ctx, id); err != nil {
+		return Result{}, fmt.Errorf("update: %w", err)
+	}
+	state, err := r.observe(ctx, id)
+	switch {
+	case err != nil:
+		return Result{}, err
+	case state == Gone || state == Different && r.VisibleAfter > 0:
+		return Result{id, Busy, max(look, r.VisibleAfter)}, nil
+	case state == Different:
+		return Result{}, errors.New("the thing is Different also after Update: look whether Observe asks for what Update does not do, and who else changes the thing")
+	}
+	return r.result(id, state), nil
+}
+
+// carries makes sure that the thing carries the token: who may edit obj can edit the id.
+func (r Resource) carries(ctx context.Context, last intent) error {
+	if r.Find == nil {
+		return nil
+	}
+	id, found, err := r.Find(ctx, last.Token)
+	switch {
+	case err != nil:
+		return fmt.Errorf("find: %w", err)
+	case !found:
+		return fmt.Errorf("no thing carries the token %s, so %s is not changed: somebody edited the annotation or the thing", last.Token, last.ID)
+	case id != last.ID:
+		return fmt.Errorf("the thing that carries the token %s is %s, so %s is not changed: somebody edited the annotation", last.Token, id, last.ID)
+	}
+	return nil
+}
+
+// fresh makes sure that obj is its newest version. It does not change the object.
+func fresh[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) error {
+	value := obj.GetAnnotations()[r.Annotation]
+	return store(ctx, c, obj, r, value, "confirm the object", kube.TestUID(obj), testVersion(obj))
+}
+
+// renew makes another thing in the place of the one that is gone.
+func renew[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent) (Result, error) {
+	next := intent{Token: last.Token, Gone: last.ID}
+	value, err := stamp(ctx, c, obj, r, next)
+	if err != nil {
+		return Result{}, err
+	}
+	id, wait, err := obtain(ctx, c, obj, r, next, value, false)
+	if err != nil {
+		return Result{}, err
+	}
+	return Result{id, Busy, max(look, wait, r.VisibleAfter)}, nil
+}
+
+// hidden returns how long reads may still not show the thing.
+func (r Resource) hidden(last intent) time.Duration {
+	if r.VisibleAfter == 0 || last.Since.After(time.Now().Add(r.VisibleAfter)) { // or a clock was wrong
+		return 0
+	}
+	return r.VisibleAfter - time.Since(last.Since)
+}
+
+// observe calls Observe.
+func (r Resource) observe(ctx context.Context, id string) (State, error) {
+	state, err := r.Observe(ctx, id)
+	if err != nil {
+		return "", fmt.Errorf("observe: %w", err)
+	}
+	switch state {
+	case Current, Different, Busy, Gone:
+		return state, nil
+	}
+	return "", kube.Terminal(fmt.Errorf("Observe returned the state %q: return Current, Different, Busy or Gone", state))
+}
+
+// Delete deletes the thing of obj, whether or not a crash kept its id from being stored. If wait
+// is 0 and err is nil, there is no thing, and there will be none by an earlier call of Once or
+// Ensure. If wait is more, call Delete again after it: the service still deletes the thing, or
+// may still show one. So the cleanup of a finalizer.Step is:
+//
+//	wait, err := external.Delete(ctx, widgets, held.Object(), bucket)
+//	return finalizer.Progress{Done: wait == 0, After: wait}, err
+//
+// If obj is not being deleted, it wants the thing no longer, such as one that its spec turned off.
+// Then the API server confirms first that obj is its newest version, and Ensure can make a thing
+// again.
+//
+// A service that Find cannot ask, see KeysLast, tells the id of a thing whose id is not stored by
+// one more Create. With the policies Orphan and ObserveOnly, Delete does nothing. In a call of
+// package preview, it deletes nothing.
+//
+// Errors are wrapped. Terminal ones are those of [Once] for an invalid r or obj, and an intent that
+// is older than KeysLast.
+func Delete[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (wait time.Duration, err error) {
+	err = r.validate(obj)
+	if err == nil {
+		err = r.validateLife()
+	}
+	if err == nil && r.Policy == Manage && r.Delete == nil {
+		err = errors.New("Resource.Delete is nil: set it to a function that deletes the thing, or set Policy to Orphan")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("external: %w", kube.Terminal(err))
+	}
+	if r.Policy != Manage {
+		return 0, nil
+	}
+	wait, err = remove(ctx, c, obj, r)
+	if err != nil {
+		return 0, fmt.Errorf("external: delete %s of %s: %w", r.Annotation, kube.NameOf(obj), err)
+	}
+	return wait, nil
+}
+
+func remove[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (time.Duration, error) {
+	last, pending, unreadable := stored(obj, r.Annotation)
+	traced := last.ID == ""
+	if traced {
+		id, wait, err := trace(ctx, c, obj, r, last, pending, unreadable)
+		if id == "" || err != nil {
+			return wait, err
+		}
+		last.ID = id
+	}
+	state, err := r.observe(ctx, last.ID)
+	if err != nil {
+		return 0, err
+	}
+	if note, on := calls.InPreview(ctx); on {
+		if state != Gone {
+			note("delete " + r.Annotation)
+		}
+		return 0, nil
+	}
+	if state == Current || state == Different {
+		if !traced {
+			if err := r.carries(ctx, last); err != nil {
+				return 0, err
+			}
+		}
+		if obj.GetDeletionTimestamp() == nil {
+			if err := fresh(ctx, c, obj, r); err != nil {
+				return 0, err
+			}
+		}
+		if err := r.Delete(ctx, last.ID); err != nil {
+			return 0, err
+		}
+		if state, err = r.observe(ctx, last.ID); err != nil {
+			return 0, err
+		}
+	}
+	if state != Gone {
+		return look, nil
+	}
+	if wait := r.hidden(last); wait > 0 {
+		return wait, nil
+	}
+	if obj.GetDeletionTimestamp() == nil && obj.GetAnnotations()[r.Annotation] != "" {
+		value := obj.GetAnnotations()[r.Annotation]
+		return 0, exchange(ctx, c, obj, r, value, intent{Token: last.Token, Gone: last.ID}, "store that the thing is gone")
+	}
+	return 0, nil
+}
+
+// trace returns the id of a thing whose id is not stored, and "" if there is none. If wait is more
+// than 0, there may be one after it.
+func trace[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent, pending, unreadable bool) (id string, wait time.Duration, err error) {
+	id, found, err := r.find(ctx, last)
+	if err != nil || found {
+		return id, 0, err
+	}
+	_, preview := calls.InPreview(ctx)
+	if !pending || preview {
+		return "", 0, nil
+	}
+	if future := last.Since.After(time.Now().Add(r.VisibleAfter + r.KeysLast/4)); unreadable || future {
+		if r.KeysLast > 0 {
+			return "", 0, forgotten(ctx, c, obj, r)
+		}
+		if r.VisibleAfter == 0 {
+			return "", 0, nil
+		}
+		_, err := stamp(ctx, c, obj, r, last)
+		return "", r.VisibleAfter, err
+	}
+	if wait := r.VisibleAfter - time.Since(last.Since); wait > 0 || r.KeysLast == 0 {
+		return "", max(wait, 0), nil
+	}
+	if r.tooOld(last) {
+		return "", 0, forgotten(ctx, c, obj, r)
+	}
+	value, err := confirm(ctx, c, obj, r, last, obj.GetAnnotations()[r.Annotation])
+	if err != nil {
+		return "", 0, err
+	}
+	if id, err = r.create(ctx, last); err != nil || id == last.Gone {
+		return "", 0, err
+	}
+	return "", look, save(ctx, c, obj, r, value, last, id)
+}
+
+// validateLife checks the fields that Once does not need.
+func (r Resource) validateLife() error {
+	switch {
+	case r.Observe == nil:
+		return errors.New("Resource.Observe is nil: set it to a function that compares the thing with the object")
+	case r.Interval < 0:
+		return fmt.Errorf("Resource.Interval is %v: set it to a positive duration, or to 0", r.Interval)
+	case r.Policy != Manage && r.Policy != Orphan && r.Policy != ObserveOnly:
+		return fmt.Errorf("Resource.Policy is %d: use Manage, Orphan or ObserveOnly", r.Policy)
+	}
+	return nil
+}
