@@ -192,6 +192,10 @@ type (
 	// after 1s, later up to 15m, or at the next event.
 	RejectedError interface{ Rejected() bool }
 
+	// WaitingError is no failure: what was asked for goes on elsewhere. The key runs again after
+	// the time, and a finalizer's cleanup counts as a step that waits. 0 is no mark.
+	WaitingError interface{ Waits() time.Duration }
+
 	// UnsentError is the error of a request that never left, so that nothing has changed.
 	UnsentError interface{ NotSent() bool }
 

@@ -374,27 +374,34 @@ func (i *incarnation) external(ctx context.Context, name string, call func(conte
 		f = i.operateLocked(o, tidy("external "+r.maskLocked(name)))
 	}
 	return f.Call(ctx, i.Incarnation, func(ctx context.Context) error {
-		r.external.Lock()
-		defer r.external.Unlock()
-		if i.ctx.Err() != nil {
-			return fault.ErrKilled
-		}
-		before := r.env.Cloud.Resources()
-		err := call(ctx)
-		after := r.env.Cloud.Resources()
-		if !slices.EqualFunc(before, after, sameResource) {
-			// The write that caused this call was stored before it. A write that this call
-			// causes is stored after it.
-			version := r.revisionNow(context.WithoutCancel(ctx))
-			r.mu.Lock()
-			r.history = append(r.history, event{revision: parseRevision(version), cloud: after})
-			r.learnIDsLocked(after)
-			r.noteLocked("  cloud: %s", describe(after))
-			r.touchLocked()
-			r.mu.Unlock()
-		}
-		return err
+		return r.serve(ctx, func(ctx context.Context) error {
+			if i.ctx.Err() != nil {
+				return fault.ErrKilled
+			}
+			return call(ctx)
+		})
 	})
+}
+
+// serve makes a call to the cloud, of a process or of the user, and keeps what it changed.
+func (r *run) serve(ctx context.Context, call func(context.Context) error) error {
+	r.external.Lock()
+	defer r.external.Unlock()
+	before := r.env.Cloud.Resources()
+	err := call(ctx)
+	after := r.env.Cloud.Resources()
+	if !slices.EqualFunc(before, after, sameResource) {
+		// The write that caused this call was stored before it. A write that this call
+		// causes is stored after it.
+		version := r.revisionNow(context.WithoutCancel(ctx))
+		r.mu.Lock()
+		r.history = append(r.history, event{revision: parseRevision(version), cloud: after})
+		r.learnIDsLocked(after)
+		r.noteLocked("  cloud: %s", describe(after))
+		r.touchLocked()
+		r.mu.Unlock()
+	}
+	return err
 }
 
 // revisionNow asks the API server for its present revision.

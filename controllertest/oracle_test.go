@@ -12,8 +12,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -372,4 +374,28 @@ func TestExternal(t *testing.T) {
 		t.Error(err)
 	}
 	env.Queue(queueOf(1))
+}
+
+// TestUserCloud: what the user does at the external service is a state for the invariants.
+func TestUserCloud(t *testing.T) {
+	testserver.Needed(t)
+	t.Parallel()
+	s := (&copier{}).scenario()
+	s.Script[0].Do = func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		made, err := env.Cloud.Create(ctx, cloud.Resource{Name: "of the user"})
+		if err == nil {
+			err = env.Cloud.Delete(ctx, made.ID)
+		}
+		return errors.Join(err, createsA(ctx, cfg, env))
+	}
+	s.Invariants = append(s.Invariants, controllertest.Invariant{Name: "empty", Check: func(s *controllertest.State) error {
+		if n := len(s.Cloud()); n > 0 {
+			return fmt.Errorf("the service has %d", n)
+		}
+		return nil
+	}})
+	rec := record(t, func(tb testing.TB) { controllertest.Explore(tb, s, quick(t, dropped)) })
+	if !strings.Contains(rec.errors(), "empty: the service has 1") {
+		t.Errorf("Explore reports %q", rec.errors())
+	}
 }

@@ -471,7 +471,9 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 		unwanted: map[objectKey]bool{}, edited: map[objectKey]types.UID{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, ids: map[string]string{}, uids: map[types.UID]objectKey{},
 		versions: map[string]map[string]any{}, responses: map[string]bool{}, bound: map[objectKey]bool{}, touched: map[objectKey]bool{}, unanswered: map[*fault.Op]bool{}, present: map[objectKey]*unstructured.Unstructured{}, made: map[objectKey]map[string]any{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}
-	r.env = Env{Namespace: r.id, Cloud: cloud.New(x.scenario.Cloud)}
+	r.env = Env{Namespace: r.id, Cloud: cloud.New(x.scenario.Cloud).Through(func(ctx context.Context, _ string, call func(context.Context) error) error {
+		return r.serve(ctx, call)
+	})}
 	var err error
 	r.user, err = fault.New(x.config, func(op *fault.Op) fault.Fault {
 		r.mu.Lock()

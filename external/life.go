@@ -178,6 +178,11 @@ func (r Resource) carries(ctx context.Context, last intent) error {
 	case err != nil:
 		return fmt.Errorf("find: %w", err)
 	case !found:
+		if state, err := r.observe(ctx, last.ID); err != nil {
+			return err
+		} else if state == Gone {
+			return &waiting{"the thing has just gone", time.Second}
+		}
 		return fmt.Errorf("no thing carries the token %s, so %s is not changed: somebody edited the annotation or the thing", last.Token, last.ID)
 	case id != last.ID:
 		return fmt.Errorf("the thing that carries the token %s is %s, so %s is not changed: somebody edited the annotation", last.Token, id, last.ID)
@@ -226,13 +231,11 @@ func (r Resource) observe(ctx context.Context, id string) (State, error) {
 	return "", kube.Terminal(fmt.Errorf("Observe returned the state %q: return Current, Different, Busy or Gone", state))
 }
 
-// Delete deletes the thing of obj, whether or not a crash kept its id from being stored. If wait
-// is 0 and err is nil, there is no thing, and there will be none by an earlier call of Once or
-// Ensure. If wait is more, call Delete again after it: the service still deletes the thing, or
-// may still show one. So the cleanup of a finalizer.Step is:
-//
-//	wait, err := external.Delete(ctx, widgets, held.Object(), bucket)
-//	return finalizer.Progress{Done: wait == 0, After: wait}, err
+// Delete deletes the thing of obj, whether or not a crash kept its id from being stored. If it
+// returns nil, there is no thing, and there will be none by an earlier call of Once or Ensure.
+// While the service deletes the thing, or may still show one, the error is a
+// controllerkit.WaitingError. So an Ensure of package finalizer, whose cleanup returns it, keeps
+// the finalizer, and the object is looked at again in time.
 //
 // If obj is not being deleted, it wants the thing no longer, such as one that its spec turned off.
 // Then the API server confirms first that obj is its newest version, and Ensure can make a thing
@@ -244,8 +247,8 @@ func (r Resource) observe(ctx context.Context, id string) (State, error) {
 //
 // Errors are wrapped. Terminal ones are those of [Once] for an invalid r or obj, and an intent that
 // is older than KeysLast.
-func Delete[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (wait time.Duration, err error) {
-	err = r.validate(obj)
+func Delete[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) error {
+	err := r.validate(obj)
 	if err == nil {
 		err = r.validateLife()
 	}
@@ -253,104 +256,124 @@ func Delete[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 		err = errors.New("Resource.Delete is nil: set it to a function that deletes the thing, or set Policy to Orphan")
 	}
 	if err != nil {
-		return 0, fmt.Errorf("external: %w", kube.Terminal(err))
+		return fmt.Errorf("external: %w", kube.Terminal(err))
 	}
 	if r.Policy != Manage {
-		return 0, nil
+		return nil
 	}
-	wait, err = remove(ctx, c, obj, r)
-	if err != nil {
-		return 0, fmt.Errorf("external: delete %s of %s: %w", r.Annotation, kube.NameOf(obj), err)
+	if err := remove(ctx, c, obj, r); err != nil {
+		return fmt.Errorf("external: delete %s of %s: %w", r.Annotation, kube.NameOf(obj), err)
 	}
-	return wait, nil
+	return nil
 }
 
-func remove[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (time.Duration, error) {
+// waiting is a controllerkit.WaitingError.
+type waiting struct {
+	text  string
+	after time.Duration
+}
+
+func (w *waiting) Error() string        { return w.text }
+func (w *waiting) Waits() time.Duration { return w.after }
+
+// unseen is the error while the service may not show a thing yet.
+func unseen(wait time.Duration) error {
+	return &waiting{"reads of the service may not show the thing yet", wait}
+}
+
+func remove[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) error {
 	last, pending, unreadable := stored(obj, r.Annotation)
 	traced := last.ID == ""
 	if traced {
-		id, wait, err := trace(ctx, c, obj, r, last, pending, unreadable)
+		id, err := trace(ctx, c, obj, r, last, pending, unreadable)
 		if id == "" || err != nil {
-			return wait, err
+			return err
 		}
 		last.ID = id
 	}
 	state, err := r.observe(ctx, last.ID)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if note, on := calls.InPreview(ctx); on {
 		if state != Gone {
 			note("delete " + r.Annotation)
 		}
-		return 0, nil
+		return nil
 	}
 	if state == Current || state == Different {
 		if !traced {
 			if err := r.carries(ctx, last); err != nil {
-				return 0, err
+				return err
 			}
 		}
 		if obj.GetDeletionTimestamp() == nil {
 			if err := fresh(ctx, c, obj, r); err != nil {
-				return 0, err
+				return err
 			}
 		}
 		if err := r.Delete(ctx, last.ID); err != nil {
-			return 0, err
+			return err
 		}
 		if state, err = r.observe(ctx, last.ID); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	if state != Gone {
-		return look, nil
+		return &waiting{"the service still deletes " + last.ID, look}
 	}
 	if wait := r.hidden(last); wait > 0 {
-		return wait, nil
+		return unseen(wait)
 	}
 	if obj.GetDeletionTimestamp() == nil && obj.GetAnnotations()[r.Annotation] != "" {
 		value := obj.GetAnnotations()[r.Annotation]
-		return 0, exchange(ctx, c, obj, r, value, intent{Token: last.Token, Gone: last.ID}, "store that the thing is gone")
+		return exchange(ctx, c, obj, r, value, intent{Token: last.Token, Gone: last.ID}, "store that the thing is gone")
 	}
-	return 0, nil
+	return nil
 }
 
-// trace returns the id of a thing whose id is not stored, and "" if there is none. If wait is more
-// than 0, there may be one after it.
-func trace[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent, pending, unreadable bool) (id string, wait time.Duration, err error) {
+// trace returns the id of a thing whose id is not stored, and "" if there is none.
+func trace[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent, pending, unreadable bool) (id string, err error) {
 	id, found, err := r.find(ctx, last)
 	if err != nil || found {
-		return id, 0, err
+		return id, err
 	}
 	_, preview := calls.InPreview(ctx)
 	if !pending || preview {
-		return "", 0, nil
+		return "", nil
 	}
 	if future := last.Since.After(time.Now().Add(r.VisibleAfter + r.KeysLast/4)); unreadable || future {
 		if r.KeysLast > 0 {
-			return "", 0, forgotten(ctx, c, obj, r)
+			return "", forgotten(ctx, c, obj, r)
 		}
 		if r.VisibleAfter == 0 {
-			return "", 0, nil
+			return "", nil
 		}
-		_, err := stamp(ctx, c, obj, r, last)
-		return "", r.VisibleAfter, err
+		if _, err := stamp(ctx, c, obj, r, last); err != nil {
+			return "", err
+		}
+		return "", unseen(r.VisibleAfter)
 	}
-	if wait := r.VisibleAfter - time.Since(last.Since); wait > 0 || r.KeysLast == 0 {
-		return "", max(wait, 0), nil
+	switch wait := r.VisibleAfter - time.Since(last.Since); {
+	case wait > 0:
+		return "", unseen(wait)
+	case r.KeysLast == 0:
+		return "", nil
 	}
 	if r.tooOld(last) {
-		return "", 0, forgotten(ctx, c, obj, r)
+		return "", forgotten(ctx, c, obj, r)
 	}
 	value, err := confirm(ctx, c, obj, r, last, obj.GetAnnotations()[r.Annotation])
 	if err != nil {
-		return "", 0, err
+		return "", err
 	}
 	if id, err = r.create(ctx, last); err != nil || id == last.Gone {
-		return "", 0, err
+		return "", err
 	}
-	return "", look, save(ctx, c, obj, r, value, last, id)
+	if err := save(ctx, c, obj, r, value, last, id); err != nil {
+		return "", err
+	}
+	return "", &waiting{"the thing is " + id + ", as another Create said", time.Second}
 }
 
 // validateLife checks the fields that Once does not need.

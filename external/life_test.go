@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/external"
 	"github.com/controllerkit/controllerkit/internal/fakeserver"
 )
@@ -167,6 +168,15 @@ func machines() []*service {
 	}
 }
 
+// deleted calls Delete, and returns how long it waits.
+func deleted(ctx context.Context, m *fakeserver.Server, obj *corev1.ConfigMap, r external.Resource) (time.Duration, error) {
+	err := external.Delete(ctx, m, obj, r)
+	if w := controllerkit.WaitingError(nil); errors.As(err, &w) {
+		return w.Waits(), nil
+	}
+	return 0, err
+}
+
 // A life is that of one object: its controller crashes and has stale caches, users edit and delete
 // it, and somebody changes and deletes its machine.
 type life struct {
@@ -220,7 +230,7 @@ func (l *life) pass(t *testing.T) (state external.State, again time.Duration, er
 	}()
 	r := l.machine(obj.Data["size"])
 	if obj.DeletionTimestamp != nil || obj.Data["size"] == "" {
-		wait, err := external.Delete(t.Context(), l.server, obj, r)
+		wait, err := deleted(t.Context(), l.server, obj, r)
 		if err == nil && wait == 0 {
 			state = external.Gone
 		}

@@ -59,7 +59,8 @@ func Has(obj metav1.Object, name string) bool {
 //
 // cleanup must be idempotent, and must read the things that it deletes from their source,
 // because its object can be an older copy. It gets ctx as it is. Ensure does not retry
-// cleanup and does not recover its panics.
+// cleanup and does not recover its panics. If its error is a controllerkit.WaitingError, the error of
+// Ensure is a [BlockedError] of one step, cleanup.
 //
 // In a call of package preview, Ensure does not run cleanup, and the report names it.
 //
@@ -86,6 +87,7 @@ func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 	}
 	if err := cleanup(ctx, Held[T]{object: obj, name: name, client: c}); err != nil {
 		noteBlocked(ctx, name, obj, err)
+		err = asBlocked(err, obj.GetDeletionTimestamp().Time)
 		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup: %w", name, err)
 	}
 	if m := metricsOf(ctx); m != nil {

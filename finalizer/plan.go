@@ -60,7 +60,8 @@ type Step[T metav1.Object] struct {
 	// current object. ctx ends after Timeout, and Run must return then. Panics pass
 	// through. Required.
 	//
-	// If the error is not nil, the step failed and its Progress is ignored. A claim that
+	// If the error is not nil, the step failed and its Progress is ignored, unless the error is a
+	// controllerkit.WaitingError: then the step waits. A claim that
 	// an object is gone needs a read of its source, such as [Remaining], and not of a
 	// cache. Find the objects to delete by the UID of the object, not by its name alone.
 	Run func(ctx context.Context, held Held[T]) (Progress, error)
@@ -285,6 +286,9 @@ func (p Plan[T]) ask(ctx context.Context, step Step[T], held Held[T], deleted ti
 		return step.Run(bounded, held)
 	}()
 
+	if wait := kube.Waits(err); wait > 0 {
+		progress, err = Progress{After: wait, Message: err.Error()}, nil
+	}
 	b := &BlockedStep{Name: step.Name, Message: progress.Message, After: progress.After}
 	switch late := bounded.Err() != nil && ctx.Err() == nil; {
 	case err != nil && late:
@@ -395,8 +399,8 @@ func has[T metav1.Object](steps []Step[T], name string) bool {
 //		return reconcile.Result{RequeueAfter: blocked.After}, blocked.Err
 //	}
 //
-// A hand-written loop passes After to the queue's AddAfter. To a caller that does not
-// know it, a BlockedError is a failure.
+// A hand-written loop passes After to the queue's AddAfter. A reconcile.Loop runs the key again
+// after it also if its function returns the error as it is.
 type BlockedError struct {
 	// Steps has the steps that ran and are not done, at least one, in the order of the
 	// plan.
@@ -413,6 +417,14 @@ type BlockedError struct {
 	Err error
 }
 
+// Waits returns After if all steps wait, and 0 if one has failed. See controllerkit.WaitingError.
+func (e *BlockedError) Waits() time.Duration {
+	if e.Err != nil {
+		return 0
+	}
+	return e.After
+}
+
 // BlockedStep is a step that is not done.
 type BlockedStep struct {
 	Name     string        // of the Step
@@ -420,6 +432,15 @@ type BlockedStep struct {
 	Err      error         // the error of Run; nil means that the step waits
 	After    time.Duration // the delay until the next try
 	timedOut bool          // whether the step's own Timeout ended the call
+}
+
+// asBlocked returns the error of a cleanup that is not a Plan, as a BlockedError if it waits.
+func asBlocked(err error, deleted time.Time) error {
+	wait := kube.Waits(err)
+	if _, ok := errors.AsType[*BlockedError](err); ok || wait <= 0 {
+		return err
+	}
+	return &BlockedError{Steps: []BlockedStep{{Name: wholeCleanup, Message: err.Error(), After: wait}}, Since: deleted, After: wait}
 }
 
 // cause returns the reason why the step is not done.

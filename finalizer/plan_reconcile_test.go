@@ -3,6 +3,7 @@ package finalizer_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,6 +55,12 @@ func script() func(context.Context, held) (progress, error) {
 // The lines of the package comment, in the loop of package reconcile: a wait counts
 // no failure and comes again when the step said, a failure is one.
 func TestPlanWithReconcile(t *testing.T) {
+	for _, known := range []bool{false, true} { // also if the loop does not look at the error
+		testPlanWithReconcile(t, known)
+	}
+}
+
+func testPlanWithReconcile(t *testing.T, known bool) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{})) // the zero one discards
 		m := &model{live: deleted(0)}
@@ -67,7 +74,7 @@ func TestPlanWithReconcile(t *testing.T) {
 			Reconcile: func(ctx context.Context, _ string) (reconcile.Result, error) {
 				failures = max(failures, q.NumRequeues("one"))
 				_, live, err := finalizer.Ensure(ctx, m, obj, name, p.Run)
-				if blocked, ok := errors.AsType[*finalizer.BlockedError](err); ok {
+				if blocked, ok := errors.AsType[*finalizer.BlockedError](err); ok && known {
 					return reconcile.Result{RequeueAfter: blocked.After}, blocked.Err
 				}
 				if err == nil && !live {
@@ -89,7 +96,7 @@ func TestPlanWithReconcile(t *testing.T) {
 		if diff := cmp.Diff(want, got.got); diff != "" {
 			t.Errorf("results (-want +got):\n%s", diff)
 		}
-		if took := time.Since(got.start); took < 75*time.Second || took > 78*time.Second || m.live != nil || failures != 0 {
+		if took := time.Since(got.start); known && (took < 75*time.Second || took > 78*time.Second) || m.live != nil || known && failures != 0 {
 			t.Errorf("took %v, gone %v, %d failures counted; want 75 to 78 seconds, true, 0", took, m.live == nil, failures)
 		}
 	})
@@ -124,4 +131,32 @@ func TestPlanWithLoop(t *testing.T) {
 			t.Errorf("%d passes in %v, want 4 in 75 to 78 seconds", passes, took)
 		}
 	})
+}
+
+type waiting struct{}
+
+func (waiting) Error() string        { return "the bucket is being deleted" }
+func (waiting) Waits() time.Duration { return 7 * time.Second }
+
+// A cleanup that returns a WaitingError is a step that waits, in a Plan and without one.
+func TestWaitingCleanup(t *testing.T) {
+	ctx, guard := t.Context(), name
+	m := &model{live: deleted(0)}
+	cleanup := func(context.Context, held) error { return fmt.Errorf("external: %w", waiting{}) }
+	p := plan{Client: m, Steps: []step{{Name: "bucket", Run: func(ctx context.Context, h held) (progress, error) { return done, cleanup(ctx, h) }}}}
+	for name, cleanup := range map[string]func(context.Context, held) error{"cleanup": cleanup, "bucket": p.Run} {
+		_, _, err := finalizer.Ensure(ctx, m, m.live.DeepCopy(), guard, cleanup)
+		blocked, ok := errors.AsType[*finalizer.BlockedError](err)
+		if !ok || blocked.After != 7*time.Second || blocked.Waits() != 7*time.Second || blocked.Err != nil || len(blocked.Steps) != 1 || m.live.DeletionTimestamp.Sub(blocked.Since).Abs() > time.Second {
+			t.Fatalf("%s: the error is %v, want a BlockedError of 7s", name, err)
+		}
+		if c := blocked.Condition(1); c.Reason != "StepWaiting" || c.Message != "not finished: step "+name+": external: the bucket is being deleted" {
+			t.Errorf("%s: the condition is %+v", name, c)
+		}
+	}
+	failed := errors.Join(waiting{}, errBoom)
+	_, _, err := finalizer.Ensure(ctx, m, m.live.DeepCopy(), name, func(context.Context, held) error { return failed })
+	if _, ok := errors.AsType[*finalizer.BlockedError](err); ok || !errors.Is(err, errBoom) {
+		t.Errorf("with a failure: the error is %v", err)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -58,36 +59,55 @@ func (r *rented) find(ctx context.Context, box, token string) (id string, found 
 	return "", false, err
 }
 
-func (r *rented) reconcile(ctx context.Context, b *Box) (reconcile.Result, error) {
-	id, wait, err := external.Once(ctx, r.boxes.Namespace(b.Namespace), b, external.Resource{
+// account is the account of a box, with a tag that is the text of the box.
+func (r *rented) account(b *Box) external.Resource {
+	tags := map[string]string{"text": b.Spec.Text}
+	return external.Resource{
 		Annotation: accountAnnotation,
 		Find:       func(ctx context.Context, token string) (string, bool, error) { return r.find(ctx, b.Name, token) },
 		Create: func(ctx context.Context, token string) (string, error) {
-			made, err := r.accounts.Create(ctx, cloud.Resource{Name: b.Name, Token: token})
+			made, err := r.accounts.Create(ctx, cloud.Resource{Name: b.Name, Token: token, Tags: tags})
 			return made.ID, err
 		},
-	})
-	if id == "" {
-		return reconcile.Result{RequeueAfter: wait}, err
+		Observe: func(ctx context.Context, id string) (external.State, error) {
+			account, err := r.accounts.Get(ctx, id)
+			switch {
+			case errors.Is(err, cloud.ErrNotFound):
+				return external.Gone, nil
+			case err != nil:
+				return "", err
+			case !maps.Equal(account.Tags, tags):
+				return external.Different, nil
+			}
+			return external.Current, nil
+		},
+		Update: func(ctx context.Context, id string) error { return r.accounts.Update(ctx, id, tags) },
+		Delete: func(ctx context.Context, id string) error {
+			if err := r.accounts.Delete(ctx, id); !errors.Is(err, cloud.ErrNotFound) {
+				return err
+			}
+			return nil
+		},
+		Interval: time.Second,
 	}
-	b.Status.URL = "https://accounts/" + id
+}
+
+func (r *rented) reconcile(ctx context.Context, b *Box) (reconcile.Result, error) {
+	account, err := external.Ensure(ctx, r.boxes.Namespace(b.Namespace), b, r.account(b))
+	if account.ID == "" {
+		return reconcile.Result{RequeueAfter: account.RequeueAfter}, err
+	}
+	b.Status.URL = "https://accounts/" + account.ID
 	var items []any
 	for _, item := range b.Spec.Items {
 		items = append(items, newItem(b.Namespace, item, b.Spec.Text))
 	}
-	_, applyErr := r.c.Apply(ctx, items...)
-	return reconcile.Result{}, errors.Join(err, applyErr)
+	_, err = r.c.Apply(ctx, items...)
+	return reconcile.Result{RequeueAfter: account.RequeueAfter}, err
 }
 
 func (r *rented) cleanup(ctx context.Context, b *Box) error {
-	id, found, err := r.find(ctx, b.Name, external.Token(b, accountAnnotation))
-	if err != nil || !found {
-		return err
-	}
-	if err := r.accounts.Delete(ctx, id); !errors.Is(err, cloud.ErrNotFound) {
-		return err
-	}
-	return nil
+	return external.Delete(ctx, r.boxes.Namespace(b.Namespace), b, r.account(b))
 }
 
 // exploreOptions returns the options of an exploration, whose time EXPLORE_BUDGET sets.
@@ -142,6 +162,12 @@ func TestServerRented(t *testing.T) {
 		Script: []controllertest.Step{
 			boxStep("create", create("x", "y")),
 			boxStep("another item", edit(`{"spec":{"items":["y","z"],"text":"two"}}`)),
+			accountStep("somebody edits the account", func(ctx context.Context, accounts *cloud.Cloud, id string) error {
+				return accounts.Update(ctx, id, map[string]string{"text": "theirs"})
+			}),
+			accountStep("somebody deletes the account", func(ctx context.Context, accounts *cloud.Cloud, id string) error {
+				return accounts.Delete(ctx, id)
+			}),
 			boxStep("delete", func(ctx context.Context, boxes *crd.Client[*Box]) error {
 				return boxes.Delete(ctx, "a", metav1.DeleteOptions{})
 			}),
@@ -171,6 +197,20 @@ func boxStep(name string, do func(context.Context, *crd.Client[*Box]) error) con
 	}}
 }
 
+// accountStep does something to the account of the box, if there is one.
+func accountStep(name string, do func(ctx context.Context, accounts *cloud.Cloud, id string) error) controllertest.Step {
+	return controllertest.Step{Name: name, Do: func(ctx context.Context, _ *rest.Config, env *controllertest.Env) error {
+		accounts := env.Cloud.Resources()
+		if len(accounts) == 0 {
+			return nil
+		}
+		if err := do(ctx, env.Cloud, accounts[0].ID); !errors.Is(err, cloud.ErrNotFound) {
+			return err
+		}
+		return nil
+	}}
+}
+
 // boxed returns nil if the items and the account are those of the box.
 func boxed(s *controllertest.State) error {
 	box := s.Get("boxes.rented.example.com", "a")
@@ -189,6 +229,7 @@ func boxed(s *controllertest.State) error {
 	}
 	wanted, _, _ := unstructured.NestedStringSlice(box.Object, "spec", "items")
 	url, _, _ := unstructured.NestedString(box.Object, "status", "url")
+	text, _, _ := unstructured.NestedString(box.Object, "spec", "text")
 	phase, _, _ := unstructured.NestedString(box.Object, "status", "phase")
 	observed, _, _ := unstructured.NestedInt64(box.Object, "status", "observedGeneration")
 	switch accounts := s.Cloud(); {
@@ -198,6 +239,8 @@ func boxed(s *controllertest.State) error {
 		return fmt.Errorf("items %q, want %q", items, wanted)
 	case len(accounts) != 1 || url != "https://accounts/"+accounts[0].ID:
 		return fmt.Errorf("accounts %v, the status has %q", accounts, url)
+	case accounts[0].Tags["text"] != text:
+		return fmt.Errorf("the account has the tags %v, the box has the text %q", accounts[0].Tags, text)
 	case phase != "Up" || observed != box.GetGeneration():
 		return fmt.Errorf("phase %q at generation %d of %d", phase, observed, box.GetGeneration())
 	}

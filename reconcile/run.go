@@ -438,6 +438,9 @@ func (r *run[K]) protect(ctx context.Context, key K) (res Result, err error) {
 		}
 	}()
 	res, err = r.Reconcile(ctx, key)
+	if wait := kube.Waits(err); wait > 0 {
+		res.RequeueAfter, err = wait, nil
+	}
 	if err != nil && r.Classify != nil {
 		err = r.Classify(err)
 	}
@@ -548,8 +551,7 @@ func (r *run[K]) log(ctx context.Context, cl class, v verdict, err error, attemp
 	if p, ok := errors.AsType[*PanicError](err); ok {
 		values = append(values, "stack", string(p.Stack))
 	}
-	var status apierrors.APIStatus
-	if cl == forbidden && errors.As(err, &status) {
+	if status := apierrors.APIStatus(nil); cl == forbidden && errors.As(err, &status) {
 		if d := status.Status().Details; d != nil {
 			values = append(values, "deniedGroup", kube.Printable(d.Group, maxText), "deniedResource", kube.Printable(d.Kind, maxText), "deniedName", kube.Printable(d.Name, maxText))
 		}

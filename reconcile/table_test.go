@@ -217,6 +217,22 @@ func TestTable(t *testing.T) {
 	}
 }
 
+type waiting time.Duration
+
+func (waiting) Error() string          { return "it goes on elsewhere" }
+func (w waiting) Waits() time.Duration { return time.Duration(w) }
+
+// A WaitingError runs the key again after its time, and is no failure unless it is joined to one.
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	want := outcome{Result: "requeue", Failures: "reset", Again: "after", Min: time.Minute, Max: time.Minute, Log: "V(4)"}
+	want.check(t, observe(t, 1, returning(result{RequeueAfter: time.Hour}, fmt.Errorf("bucket: %w", waiting(time.Minute)))))
+	want.check(t, observe(t, 1, returning(result{}, errors.Join(waiting(time.Hour), waiting(time.Minute)))))
+	failed := outcome{Result: "error", Failures: "counted", Again: "rate limiter", Log: "error"}
+	failed.check(t, observe(t, 1, returning(result{}, errors.Join(waiting(time.Minute), errPlain))))
+	failed.check(t, observe(t, 1, returning(result{}, waiting(0))))
+}
+
 // TestRejections: a request that the API server rejects, and would reject again, is
 // retried less and less often, with one line of log at first, or later if its namespace is being deleted, and its class is known to
 // errors.Is.

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"time"
+
+	"github.com/controllerkit/controllerkit"
 )
 
 var joinType = reflect.TypeOf(errors.Join(io.EOF))
@@ -32,4 +35,19 @@ func appendParts(parts []error, err error) []error {
 		}
 	}
 	return append(parts, err)
+}
+
+// Waits returns the time of a controllerkit.WaitingError, the shortest one if err joins several. If
+// a part of err is a failure, it is 0.
+func Waits(err error) (shortest time.Duration) {
+	for _, part := range Parts(err) {
+		var w controllerkit.WaitingError
+		if !errors.As(part, &w) || w.Waits() <= 0 {
+			return 0
+		}
+		if wait := w.Waits(); shortest == 0 || wait < shortest {
+			shortest = wait
+		}
+	}
+	return shortest
 }

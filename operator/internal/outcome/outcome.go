@@ -137,6 +137,9 @@ func (c *Call) ready() (ready metav1.Condition, decided bool) {
 	if blocked, ok := errors.AsType[*finalizer.BlockedError](c.Err); ok && c.Deleting {
 		return status.False(Ready, "Terminating", kube.Printable(blocked.Error(), maxText)), true
 	}
+	if kube.Waits(c.Err) > 0 {
+		return status.False(Ready, "Waiting", message(c.Err)), true
+	}
 	switch c.Class {
 	case controllerkit.ResultConflict, controllerkit.ResultStale, controllerkit.ResultCancelled:
 		return ready, false
@@ -173,7 +176,7 @@ func (c *Call) state(ready metav1.Condition) kstatus.State {
 		return kstatus.Terminating
 	case ready.Status == metav1.ConditionTrue:
 		return kstatus.Ready
-	case c.Err != nil, ready.Reason == string(kstatus.Failed):
+	case c.Err != nil && kube.Waits(c.Err) == 0, ready.Reason == string(kstatus.Failed):
 		return kstatus.Failed
 	}
 	return kstatus.Progressing

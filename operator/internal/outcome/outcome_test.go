@@ -41,6 +41,11 @@ type lost struct{}
 func (lost) Error() string        { return "lost" }
 func (lost) LeadershipLost() bool { return true }
 
+type waiting struct{}
+
+func (waiting) Error() string        { return "waiting" }
+func (waiting) Waits() time.Duration { return time.Second }
+
 var phases = map[kstatus.State]string{kstatus.Ready: "Up", kstatus.Progressing: "Coming", kstatus.Failed: "Broken", kstatus.Terminating: "Going"}
 
 func condition(kind, state, reason string, generation int64, at int64) metav1.Condition {
@@ -75,6 +80,7 @@ func TestReport(t *testing.T) {
 		"lasting delay":     {outcome.Call{Err: failure, Class: controllerkit.ResultServerDelay, Lasting: true}, "False ServerDelay 2 2 Broken"},
 		"lasting conflict":  {outcome.Call{Err: failure, Class: controllerkit.ResultConflict, Lasting: true}, "True Ready 1 1 Up"},
 		"lasting stale":     {outcome.Call{Err: failure, Class: controllerkit.ResultStale, Lasting: true}, "True Ready 1 1 Up"},
+		"waiting":           {outcome.Call{Err: waiting{}, Class: controllerkit.ResultError, Lasting: true}, "False Waiting 2 2 Coming"},
 		"cancelled":         {outcome.Call{Err: failure, Class: controllerkit.ResultCancelled, Lasting: true}, "True Ready 1 1 Up"},
 		"lost":              {outcome.Call{Err: lost{}, Class: controllerkit.ResultTerminal}, "True Ready 1 1 Up"},
 		"cleaned":           {outcome.Call{Deleting: true}, "True Ready 1 1 Up"},

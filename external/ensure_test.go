@@ -1,0 +1,409 @@
+package external_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/external"
+	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/fakeserver"
+)
+
+// quiet returns a service without trouble, and the settings with a size.
+func quiet(s service) (*service, *fakeserver.Server) {
+	s.do = func(call func() error) error { return call() }
+	return &s, fakeserver.New(fakeserver.Settings(func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"size": "small"} }))
+}
+
+// ensure calls Ensure for the newest version until nothing is left to do.
+func ensure(t *testing.T, m *fakeserver.Server, r external.Resource) external.Result {
+	t.Helper()
+	for range 50 {
+		result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if result.State != external.Busy {
+			return result
+		}
+		time.Sleep(result.RequeueAfter)
+	}
+	t.Fatal("Ensure does not end")
+	return external.Result{}
+}
+
+func annotate(m *fakeserver.Server, format string, args ...any) {
+	obj := m.Objects["settings"].DeepCopy()
+	metav1.SetMetaDataAnnotation(&obj.ObjectMeta, account, fmt.Sprintf(format, args...))
+	m.Put(obj)
+}
+
+func deleting(m *fakeserver.Server) {
+	obj := m.Objects["settings"].DeepCopy()
+	obj.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	m.Put(obj)
+}
+
+// What Ensure and Delete do to a machine by its state and the policy.
+//
+// Proves EX3 and EX5.
+func TestEnsureStates(t *testing.T) {
+	t.Parallel()
+	lists := service{finds: true}
+	tests := []struct {
+		name    string
+		service service
+		policy  external.Policy
+		before  func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource)
+		want    external.State
+		sizes   string // of the machines that are there then
+		writes  int    // to the object
+		wantErr string
+	}{
+		{name: "none yet", service: lists, want: external.Current, sizes: "small", writes: 2},
+		{name: "none yet, orphan", service: lists, policy: external.Orphan, want: external.Current, sizes: "small", writes: 2},
+		{name: "none yet, observe only", service: lists, policy: external.ObserveOnly, want: external.Gone},
+		{name: "observe only, made by another", service: lists, policy: external.ObserveOnly, want: external.Different, sizes: "big",
+			before: func(_ *testing.T, s *service, m *fakeserver.Server, _ *external.Resource) {
+				s.machines = []*machine{{id: "m", token: external.Token(m.Objects["settings"], account), size: "big"}}
+			}},
+		{name: "observe only, not managed any longer", service: lists, policy: external.ObserveOnly, want: external.Different, sizes: "big",
+			before: func(_ *testing.T, s *service, m *fakeserver.Server, _ *external.Resource) {
+				s.machines = []*machine{{id: "m", size: "big"}}
+				annotate(m, `{"token":%q,"id":"m"}`, external.Token(m.Objects["settings"], account))
+			}},
+		{name: "adopted", service: lists, want: external.Current, sizes: "small", writes: 2,
+			before: func(_ *testing.T, s *service, m *fakeserver.Server, _ *external.Resource) {
+				s.machines = []*machine{{id: "m", token: external.Token(m.Objects["settings"], account), size: "big"}}
+			}},
+		{name: "drift", service: lists, want: external.Current, sizes: "small",
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				s.machines[0].size = "big"
+			}},
+		{name: "drift without Update", service: lists, want: external.Different, sizes: "big",
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				s.machines[0].size, r.Update = "big", nil
+			}},
+		{name: "an Update without effect", service: lists, sizes: "big", wantErr: "is Different also after Update",
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				s.machines[0].size, r.Update = "big", func(context.Context, string) error { return nil }
+			}},
+		{name: "deleted by somebody", service: lists, want: external.Current, sizes: "small", writes: 2,
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				s.machines[0].deleted = true
+			}},
+		{name: "deleted by somebody, where ids are names", service: service{named: true}, want: external.Current, sizes: "small", writes: 2,
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				s.machines[0].deleted = true
+			}},
+		{name: "deleted by somebody, still listed", service: lists, want: external.Current, sizes: "small", writes: 2,
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				s.machines[0].deleted = true
+				find, first := r.Find, s.machines[0].id
+				r.Find = func(ctx context.Context, token string) (string, bool, error) {
+					if id, found, err := find(ctx, token); found || err != nil {
+						return id, found, err
+					}
+					return first, true, nil
+				}
+			}},
+		{name: "a key that is remembered, with Replace", service: service{key: time.Hour, undead: true}, want: external.Current, sizes: "small", writes: 2,
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				s.machines[0].deleted = true
+			}},
+		{name: "a key that is remembered, without Replace", service: service{key: time.Hour, undead: true}, writes: 1, wantErr: "set Resource.Replace",
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				s.machines[0].deleted, r.Replace = true, nil
+			}},
+		{name: "an id that somebody edited, own machine there", service: lists, sizes: "small theirs", wantErr: "is machine-1, so theirs is not changed",
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				s.machines = append(s.machines, &machine{id: "theirs", token: "their token", size: "theirs"})
+				annotate(m, `{"token":%q,"id":"theirs"}`, external.Token(m.Objects["settings"], account))
+			}},
+		{name: "an id that somebody edited, no own machine", service: lists, sizes: "theirs", wantErr: "so theirs is not changed",
+			before: func(_ *testing.T, s *service, m *fakeserver.Server, _ *external.Resource) {
+				s.machines = []*machine{{id: "theirs", token: "their token", size: "theirs"}}
+				annotate(m, `{"token":%q,"id":"theirs"}`, external.Token(m.Objects["settings"], account))
+			}},
+		{name: "an intent that is too old", service: service{key: time.Hour}, wantErr: "the service may have forgotten its token",
+			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
+				annotate(m, `{"token":%q,"since":"1999-12-31T23:14:59Z"}`, external.Token(m.Objects["settings"], account))
+			}},
+		{name: "an intent that is nearly too old", service: service{key: time.Hour}, want: external.Current, sizes: "small", writes: 2,
+			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
+				annotate(m, `{"token":%q,"since":"1999-12-31T23:15:00Z"}`, external.Token(m.Objects["settings"], account))
+			}},
+		{name: "an intent that is young", service: service{key: time.Hour}, want: external.Current, sizes: "small", writes: 1,
+			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
+				annotate(m, `{"token":%q,"since":"1999-12-31T23:45:00Z"}`, external.Token(m.Objects["settings"], account))
+			}},
+		{name: "unreadable, keys forgotten", service: service{key: time.Hour}, wantErr: "the service may have forgotten its token",
+			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) { annotate(m, "x") }},
+		{name: "being deleted", service: lists, wantErr: "call Delete in the cleanup",
+			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) { deleting(m) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { // where it is 2000-01-01
+				s, m := quiet(tt.service)
+				r := s.machine("small")
+				r.Policy = tt.policy
+				if tt.before != nil {
+					tt.before(t, s, m, &r)
+				}
+				m.Writes = 0
+				var got external.Result
+				if tt.wantErr == "" {
+					got = ensure(t, m, r)
+				} else if _, err := external.Ensure(t.Context(), m, m.Objects["settings"], r); err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+					t.Errorf("error = %v, want %q", err, tt.wantErr)
+				}
+				var sizes []string
+				for _, m := range s.here() {
+					sizes = append(sizes, m.size)
+				}
+				if got.State != tt.want || strings.Join(sizes, " ") != tt.sizes || m.Writes != tt.writes {
+					t.Errorf("the state is %s, the machines are %s after %d writes; want %s, %s, %d", got.State, sizes, m.Writes, tt.want, tt.sizes, tt.writes)
+				}
+				if got.State != "" && (got.RequeueAfter < 9*time.Minute || got.RequeueAfter > 10*time.Minute) {
+					t.Errorf("RequeueAfter = %v, want nine to ten minutes", got.RequeueAfter)
+				}
+			})
+		})
+	}
+}
+
+// A stale object updates and replaces nothing.
+//
+// Proves EX3.
+func TestEnsureGuard(t *testing.T) {
+	t.Parallel()
+	for _, gone := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s, m := quiet(service{finds: true})
+			ensure(t, m, s.machine("small"))
+			old := m.Objects["settings"].DeepCopy()
+			m.Put(old)
+			s.machines[0].deleted = gone
+			result, err := external.Ensure(t.Context(), m, old, s.machine("old size"))
+			if !apierrors.IsConflict(err) || s.machines[0].size != "small" || len(s.machines) != 1 {
+				t.Errorf("gone %t: Ensure() = %+v, %v with machines %+v, want a Conflict and no change", gone, result, err, s.machines)
+			}
+		})
+	}
+}
+
+// What Delete does.
+//
+// Proves EX4 and EX5.
+func TestDelete(t *testing.T) {
+	t.Parallel()
+	lists, keys := service{finds: true}, service{key: time.Hour}
+	intent := func(since string) func(*testing.T, *service, *fakeserver.Server, *external.Resource) {
+		return func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
+			annotate(m, `{"token":%q,"since":%q}`, external.Token(m.Objects["settings"], account), since)
+			deleting(m)
+		}
+	}
+	made := func(t *testing.T, _ *service, m *fakeserver.Server, r *external.Resource) {
+		ensure(t, m, *r)
+		deleting(m)
+	}
+	tests := []struct {
+		name    string
+		service service
+		policy  external.Policy
+		before  func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource)
+		left    int // machines
+		wait    time.Duration
+		writes  int
+		wantErr string
+	}{
+		{name: "nothing was made", service: lists},
+		{name: "made", service: lists, before: made},
+		{name: "made, orphan", service: lists, policy: external.Orphan, left: 1, before: made},
+		{name: "made, observe only", service: lists, policy: external.ObserveOnly, left: 1,
+			before: func(t *testing.T, _ *service, m *fakeserver.Server, r *external.Resource) {
+				manage := *r
+				manage.Policy = external.Manage
+				ensure(t, m, manage)
+				deleting(m)
+			}},
+		{name: "made, of an object that lives on", service: lists, writes: 1,
+			before: func(t *testing.T, _ *service, m *fakeserver.Server, r *external.Resource) { ensure(t, m, *r) }},
+		{name: "the id was not stored", service: lists,
+			before: func(t *testing.T, _ *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				annotate(m, `{"token":%q}`, external.Token(m.Objects["settings"], account))
+				deleting(m)
+			}},
+		{name: "the annotation was removed", service: lists,
+			before: func(t *testing.T, _ *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				obj := m.Objects["settings"].DeepCopy()
+				obj.Annotations = nil
+				m.Put(obj)
+				deleting(m)
+			}},
+		{name: "a slow deletion", service: service{finds: true, late: time.Minute}, left: 1, wait: 5 * time.Second, before: made},
+		{name: "an intent that reads may not show yet", service: service{finds: true, visible: time.Minute}, wait: 40 * time.Second, before: intent("1999-12-31T23:59:40Z")},
+		{name: "an intent of long ago", service: service{finds: true, visible: time.Minute}, before: intent("1999-12-31T23:59:00Z")},
+		{name: "an intent from the future", service: service{finds: true, visible: time.Minute}, wait: time.Minute, writes: 1, before: intent("2100-01-01T00:00:00Z")},
+		{name: "unreadable", service: lists,
+			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
+				annotate(m, "x")
+				deleting(m)
+			}},
+		{name: "unreadable, keys forgotten", service: keys, wantErr: "may have forgotten",
+			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
+				annotate(m, "x")
+				deleting(m)
+			}},
+		{name: "no list, an intent", service: keys, left: 1, wait: time.Second, writes: 1, before: intent("1999-12-31T23:50:00Z")},
+		{name: "no list, an intent of long ago", service: keys, wantErr: "may have forgotten", before: intent("1999-12-31T23:00:00Z")},
+		{name: "an id that somebody edited", service: lists, left: 1, wantErr: "so theirs is not changed",
+			before: func(_ *testing.T, s *service, m *fakeserver.Server, _ *external.Resource) {
+				s.machines = []*machine{{id: "theirs", token: "their token", size: "theirs"}}
+				annotate(m, `{"token":%q,"id":"theirs"}`, external.Token(m.Objects["settings"], account))
+				deleting(m)
+			}},
+		{name: "Delete fails", service: lists, left: 1, wantErr: "access denied",
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				made(t, s, m, r)
+				r.Delete = func(context.Context, string) error { return errors.New("access denied") }
+			}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, m := quiet(tt.service)
+				r := s.machine("small")
+				r.Policy = tt.policy
+				if tt.before != nil {
+					tt.before(t, s, m, &r)
+				}
+				m.Writes = 0
+				wait, err := deleted(t.Context(), m, m.Objects["settings"], r)
+				if wait != tt.wait || tt.wantErr == "" && err != nil || tt.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tt.wantErr)) {
+					t.Errorf("Delete() = %v, %v; want %v, %q", wait, err, tt.wait, tt.wantErr)
+				}
+				if len(s.here()) != tt.left || m.Writes != tt.writes {
+					t.Errorf("%d machines are left after %d writes, want %d and %d", len(s.here()), m.Writes, tt.left, tt.writes)
+				}
+			})
+		})
+	}
+}
+
+// A stale object that no longer wants its machine does not delete the one that it wants again.
+func TestDeleteGuard(t *testing.T) {
+	t.Parallel()
+	s, m := quiet(service{finds: true})
+	ensure(t, m, s.machine("new"))
+	old := m.Objects["settings"].DeepCopy()
+	m.Put(old)
+	if wait, err := deleted(t.Context(), m, old, s.machine("new")); !apierrors.IsConflict(err) || len(s.here()) != 1 {
+		t.Errorf("Delete() = %v, %v, and %d machines are left; want a Conflict and 1", wait, err, len(s.here()))
+	}
+}
+
+// In a preview, the report has what Ensure and Delete would do.
+func TestLifePreview(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, m := quiet(service{finds: true})
+		var notes []string
+		ctx := context.WithValue(t.Context(), calls.Preview{}, func(what string) { notes = append(notes, what) })
+		do := func(size string) {
+			if _, err := external.Ensure(ctx, m, m.Objects["settings"], s.machine(size)); err != nil {
+				t.Error(err)
+			}
+		}
+		do("small")
+		ensure(t, m, s.machine("small"))
+		do("small")
+		do("big")
+		for range 2 {
+			if wait, err := deleted(ctx, m, m.Objects["settings"], s.machine("small")); wait != 0 || err != nil {
+				t.Errorf("Delete() = %v, %v", wait, err)
+			}
+			s.machines[0].deleted = true
+		}
+		do("small")
+		want := fmt.Sprint([]string{"create " + account, "update " + account, "delete " + account, "create " + account})
+		if fmt.Sprint(notes) != want || s.creates != 1 || s.machines[0].size != "small" {
+			t.Errorf("notes = %v after %d creates, want %v", notes, s.creates, want)
+		}
+	})
+}
+
+func TestLifeMisuse(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		change func(*external.Resource)
+		want   string
+		delete bool // only Delete refuses it
+	}{
+		{change: func(r *external.Resource) { r.Observe = nil }, want: "Resource.Observe is nil"},
+		{change: func(r *external.Resource) { r.Interval = -1 }, want: "Resource.Interval is -1ns"},
+		{change: func(r *external.Resource) { r.Policy = 3 }, want: "Resource.Policy is 3"},
+		{change: func(r *external.Resource) { r.Policy = -1 }, want: "Resource.Policy is -1"},
+		{change: func(r *external.Resource) { r.KeysLast = -1 }, want: "Resource.KeysLast is -1ns"},
+		{change: func(r *external.Resource) { r.KeysLast = time.Hour }, want: "Resource.KeysLast is for a service without Find"},
+		{change: func(r *external.Resource) { r.Find = nil }, want: "Resource.Find is nil"},
+		{change: func(r *external.Resource) { r.Find, r.KeysLast, r.VisibleAfter = nil, time.Hour, 30*time.Minute }, want: "Resource.KeysLast is 1h0m0s"},
+		{change: func(r *external.Resource) { r.Annotation = "" }, want: "Resource.Annotation"},
+		{change: func(r *external.Resource) {
+			r.Observe = func(context.Context, string) (external.State, error) { return "", nil }
+		}, want: `Observe returned the state ""`},
+		{change: func(r *external.Resource) { r.Delete = nil }, want: "Resource.Delete is nil", delete: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.want, func(t *testing.T) {
+			t.Parallel()
+			s, m := quiet(service{finds: true})
+			ensure(t, m, s.machine("new"))
+			r := s.machine("new")
+			tt.change(&r)
+			if !tt.delete {
+				if result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r); !isTerminal(err) || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("Ensure() = %+v, %v; want a terminal error with %q", result, err, tt.want)
+				}
+			}
+			if wait, err := deleted(t.Context(), m, m.Objects["settings"], r); wait != 0 || !isTerminal(err) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Delete() = %v, %v; want a terminal error with %q", wait, err, tt.want)
+			}
+		})
+	}
+}
+
+// Look is not repeated for an object without Interval.
+func TestNoInterval(t *testing.T) {
+	t.Parallel()
+	s, m := quiet(service{finds: true})
+	r := s.machine("new")
+	r.Interval = 0
+	if result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r); err != nil || result != (external.Result{ID: "machine-1", State: external.Current}) {
+		t.Errorf("Ensure() = %+v, %v", result, err)
+	}
+}
