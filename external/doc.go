@@ -1,22 +1,22 @@
-// Package external creates the one thing outside of the cluster, such as a bucket or an
+// Package external manages the one thing outside of the cluster, such as a bucket or an
 // account, that belongs to an object.
 //
 // The usual way is to call the service, and then to store the id in an annotation. After a
 // crash, a lost response or a stale cache between the two, a second thing is created, and
-// the first one is never deleted. [Once] first stores an intent.
+// the first one is never deleted. [Once] creates one thing. [Ensure] also keeps it as the
+// object wants it, and [Delete] is the cleanup.
 //
-//	id, wait, err := external.Once(ctx, widgets, widget, external.Resource{
-//		Annotation: "example.com/bucket",
-//		Find:       buckets.findByToken,
-//		Create:     buckets.create,
+//	_, live, err := finalizer.Ensure(ctx, widgets, widget, "example.com/bucket", func(ctx context.Context, held Held) error {
+//		return external.Delete(ctx, widgets, held.Object(), r.bucket(held.Object()))
 //	})
-//	if id == "" {
-//		return reconcile.Result{RequeueAfter: wait}, err
+//	if err != nil || !live {
+//		return reconcile.Result{}, err
 //	}
+//	bucket, err := external.Ensure(ctx, widgets, widget, r.bucket(widget))
+//	return reconcile.Result{RequeueAfter: bucket.RequeueAfter}, err
 //
-// Create gets a token, to use as the thing's name or idempotency token. Most callers put
-// a finalizer on the object first. Cleanup then finds the thing by the same [Token], also if
-// a crash kept its id from being stored.
+// A [Resource] has the calls of the service. Create gets a token, to use as the thing's name
+// or idempotency key, by which Find and a cleanup know the thing.
 //
 // # How it works
 //
@@ -25,28 +25,43 @@
 //	{"token":"0a1b...","since":"2026-01-31T12:00:00Z"}
 //	{"token":"0a1b...","id":"i-123"}
 //
-// [ID] reads it. Once stores the intent before it calls Create, so that a process that finds an
-// intent without an id asks the service first:
+// [ID] reads it, and [Token] is the same without it. Once stores the intent before it calls
+// Create, so that a process that finds an intent without an id asks the service first:
 //
-//   - If the annotation has the id, Once returns it and sends no request. Once does not
-//     check that the thing still exists.
+//   - If the annotation has the id, Once returns it and sends no request. Only Ensure
+//     checks that the thing still exists.
 //   - If the object has no annotation, Once stores the intent, finds or creates the
 //     thing, and stores the id.
 //   - If the annotation has an intent alone, Once calls Find. If Find finds no thing, Once
 //     calls Create if the intent is older than VisibleAfter, and otherwise returns how long
 //     to wait.
 //
+// # Services
+//
+//   - A service that lists things, or gets them by a name or tag: set Find. If its reads
+//     lag, set VisibleAfter.
+//   - A service that only recognises idempotency keys: set KeysLast, and no Find. If the
+//     outcome of a Create was unknown for too long, a human decides.
+//   - A service whose calls end later: Observe returns [Busy] until then.
+//
 // # Guarantees
 //
 //   - EX1: If Once is called until it returns an id, it creates one thing for each object,
 //     also if processes crash, or requests or calls fail or lose their responses.
 //   - EX2: If the object is stale when Once patches it, Once does not call Create.
+//   - EX3: If Ensure calls Update or makes another thing, Observe returned Different or Gone,
+//     and the object was its newest version.
+//   - EX4: If Delete returns nil under the policy Manage, no thing of the object is left or comes
+//     later, also if processes crashed, or requests or calls failed or lost their responses.
+//   - EX5: If Resource has a Find, Ensure and Delete change only a thing that carries the
+//     object's token, and none with the policy ObserveOnly.
 //
 // # Caveats
 //
-//   - EX1 needs a VisibleAfter as long as the service can hide a new thing from Find. If a
-//     process is suspended right before Create for longer than that, it can create a second
-//     thing. Only a service that rejects a second Create with one token prevents this.
+//   - EX1 and EX4 need a VisibleAfter as long as the service can hide a new thing from its
+//     reads. If a process is suspended right before Create for longer than that, it can create
+//     a second thing. Only a service that rejects a second Create with one token prevents this.
 //   - Anyone who may edit the object can edit the annotation, and so choose the id. If
 //     ids are secret or shared between tenants, check that the thing carries the token.
+//   - Without a Find, a thing whose annotation somebody removes is lost to this package.
 package external

@@ -327,7 +327,7 @@ func TestDeleteGuard(t *testing.T) {
 	}
 }
 
-// In a preview, the report has what Ensure and Delete would do.
+// In a preview, Ensure and Delete note what they would do.
 func TestLifePreview(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -405,5 +405,20 @@ func TestNoInterval(t *testing.T) {
 	r.Interval = 0
 	if result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r); err != nil || result != (external.Result{ID: "machine-1", State: external.Current}) {
 		t.Errorf("Ensure() = %+v, %v", result, err)
+	}
+}
+
+// A name is free again after Delete: Once, which observes nothing, takes what it makes.
+func TestOnceAfterDelete(t *testing.T) {
+	t.Parallel()
+	s, m := quiet(service{named: true})
+	r := s.machine("new")
+	first := ensure(t, m, r)
+	if err := external.Delete(t.Context(), m, m.Objects["settings"], r); err != nil || len(s.here()) > 0 || external.ID(m.Objects["settings"], account) != "" {
+		t.Fatalf("Delete() = %v, and %d machines are left", err, len(s.here()))
+	}
+	r.Observe = nil
+	if id, wait, err := external.Once(t.Context(), m, m.Objects["settings"], r); id != first.ID || wait != 0 || err != nil || len(s.here()) != 1 {
+		t.Errorf("Once() = %q, %v, %v with %d machines; want %q and one", id, wait, err, len(s.here()), first.ID)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/external"
+	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -63,6 +66,109 @@ func ExampleOnce() {
 	// the account is id-1
 	// the account is id-1
 	// 1 account
+}
+
+// buckets are at a service that lists its things by name. The object says which tags its bucket has.
+func buckets(service *cloud.Cloud, obj *corev1.ConfigMap) external.Resource {
+	return external.Resource{
+		Annotation: "example.com/bucket",
+		Find: func(ctx context.Context, token string) (string, bool, error) {
+			found, err := service.List(ctx, token)
+			if err != nil || len(found) == 0 {
+				return "", false, err
+			}
+			return found[0].ID, true, nil
+		},
+		Create: func(ctx context.Context, token string) (string, error) {
+			made, err := service.Create(ctx, cloud.Resource{Name: token, Tags: obj.Data})
+			return made.ID, err
+		},
+		Observe: func(ctx context.Context, id string) (external.State, error) {
+			bucket, err := service.Get(ctx, id)
+			switch {
+			case errors.Is(err, cloud.ErrNotFound):
+				return external.Gone, nil
+			case err != nil:
+				return "", err
+			case !maps.Equal(bucket.Tags, obj.Data):
+				return external.Different, nil
+			}
+			return external.Current, nil
+		},
+		Update:   func(ctx context.Context, id string) error { return service.Update(ctx, id, obj.Data) },
+		Delete:   func(ctx context.Context, id string) error { return service.Delete(ctx, id) },
+		Interval: 10 * time.Minute,
+	}
+}
+
+// Somebody changes the bucket, and then deletes it.
+func ExampleEnsure() {
+	ctx := context.Background()
+	client := fake.NewClientset(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "photos", UID: "c0ffee", ResourceVersion: "1"},
+		Data:       map[string]string{"class": "cold"},
+	}).CoreV1().ConfigMaps("default")
+	service := cloud.New(cloud.Options{})
+	ensure := func() {
+		obj, err := client.Get(ctx, "photos", metav1.GetOptions{}) // or a lister
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		result, err := external.Ensure(ctx, client, obj, buckets(service, obj))
+		fmt.Println(result.ID, result.State, err, service.Resources()[0].Tags)
+	}
+	ensure()
+	_ = service.Update(ctx, "id-1", map[string]string{"class": "hot"})
+	ensure()
+	_ = service.Delete(ctx, "id-1")
+	ensure() // the new bucket is looked at in the next call
+	ensure()
+	// Output:
+	// id-1 Current <nil> map[class:cold]
+	// id-1 Current <nil> map[class:cold]
+	// id-2 Busy <nil> map[class:cold]
+	// id-2 Current <nil> map[class:cold]
+}
+
+// The cleanup deletes the bucket although a crash kept its id from being stored.
+func ExampleDelete() {
+	ctx := context.Background()
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "photos", UID: "c0ffee", ResourceVersion: "1",
+		Finalizers: []string{"example.com/bucket"}, DeletionTimestamp: &metav1.Time{Time: time.Unix(0, 0)},
+	}}
+	client := fake.NewClientset(obj).CoreV1().ConfigMaps("default")
+	service := cloud.New(cloud.Options{})
+	_, _ = service.Create(ctx, cloud.Resource{Name: external.Token(obj, "example.com/bucket")})
+
+	_, live, err := finalizer.Ensure(ctx, client, obj, "example.com/bucket", func(ctx context.Context, held finalizer.Held[*corev1.ConfigMap]) error {
+		return external.Delete(ctx, client, held.Object(), buckets(service, held.Object()))
+	})
+	fmt.Println(live, err, len(service.Resources()), "buckets")
+	// Output: false <nil> 0 buckets
+}
+
+// Two buckets that the operator does not own: it reports on the first, and leaves the second behind.
+func ExamplePolicy() {
+	ctx := context.Background()
+	obj := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "photos", UID: "c0ffee", ResourceVersion: "1"},
+		Data:       map[string]string{"class": "cold"},
+	}
+	client := fake.NewClientset(obj).CoreV1().ConfigMaps("default")
+	service := cloud.New(cloud.Options{})
+	_, _ = service.Create(ctx, cloud.Resource{Name: external.Token(obj, "example.com/bucket")})
+
+	for _, policy := range []external.Policy{external.ObserveOnly, external.Orphan} {
+		bucket := buckets(service, obj)
+		bucket.Policy = policy
+		result, err := external.Ensure(ctx, client, obj, bucket)
+		fmt.Println(result.State, err, external.Delete(ctx, client, obj, bucket), len(service.Resources()))
+	}
+	// Output:
+	// Different <nil> <nil> 1
+	// Busy <nil> <nil> 1
 }
 
 // Cleanup finds what was made although a crash kept its id from being stored.

@@ -31,8 +31,8 @@
 //   - PV1: Transport makes each write a dry run, or does not send it.
 //   - PV2: If the last call of a key sent a write that would change an object, Report has it, with
 //     the fields that would differ.
-//   - PV3: In a preview, no cleanup of a finalizer and no Create of package external is
-//     called, and Report names those left out.
+//   - PV3: In a preview, no cleanup of a finalizer and no Create, Update or Delete of package
+//     external is called, and Report names those left out.
 //   - PV4: If each key has run, the context of Run ends.
 //
 // # Caveats

@@ -241,7 +241,7 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// TestExternal runs Once of package external. Proves PV3.
+// TestExternal runs Once, Ensure and Delete of package external. Proves PV3.
 func TestExternal(t *testing.T) {
 	for _, exists := range []bool{false, true} {
 		p := &preview.Preview{}
@@ -265,6 +265,27 @@ func TestExternal(t *testing.T) {
 		if calls := p.Report().Calls; exists != (len(calls) == 0) || !exists && calls[0].Skipped[0] != "create example.com/bucket" {
 			t.Errorf("exists %v: %v", exists, calls)
 		}
+	}
+	p := &preview.Preview{}
+	ctx, end := p.Begin(t.Context(), "test", "one")
+	obj := configMap("one", "red")
+	obj.UID, obj.ResourceVersion, obj.Namespace = "u", "1", "ns"
+	obj.Annotations = map[string]string{"example.com/bucket": `{"token":"` + external.Token(obj, "example.com/bucket") + `","id":"i-1"}`}
+	call := func(context.Context, string) error {
+		t.Error("the service is called")
+		return nil
+	}
+	bucket := external.Resource{
+		Annotation: "example.com/bucket",
+		Find:       func(context.Context, string) (string, bool, error) { return "i-1", true, nil },
+		Create:     func(ctx context.Context, _ string) (string, error) { return "", call(ctx, "") },
+		Observe:    func(context.Context, string) (external.State, error) { return external.Different, nil },
+		Update:     call, Delete: call,
+	}
+	_, err := external.Ensure(ctx, patcher{obj}, obj, bucket)
+	end(errors.Join(err, external.Delete(ctx, patcher{obj}, obj, bucket)))
+	if calls := p.Report().Calls; len(calls) != 1 || calls[0].Error != "" || fmt.Sprint(calls[0].Skipped) != "[update example.com/bucket delete example.com/bucket]" {
+		t.Errorf("the report is %+v", calls)
 	}
 }
 
