@@ -1,7 +1,10 @@
 package integration_test
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"html"
@@ -9,16 +12,20 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/examples/website/controller"
 	"github.com/controllerkit/controllerkit/examples/website/dns"
 	"github.com/controllerkit/controllerkit/internal/lab"
@@ -31,7 +38,8 @@ var (
 )
 
 // TestServerBrowser looks at the debug page of a running operator with a browser: at rest,
-// under load, and while the DNS service fails. make browser runs it.
+// under load, while the DNS service fails, with a paused object, and after the button that sets the
+// verbosity. make browser runs it.
 func TestServerBrowser(t *testing.T) {
 	if *browser == "" {
 		t.Skip("make browser runs this test, with Debian's package chromium")
@@ -121,6 +129,24 @@ func TestServerBrowser(t *testing.T) {
 	show("fault-story", "?reload=off&key=default/blog", `(?i)delayed|wait|fail`)
 	w.dns.Fail(0)
 
+	w.edit("load-7", `{"metadata":{"annotations":{"controllerkit.github.io/paused":"incident 42"}}}`)
+	w.await(func() error {
+		if text := rendered(t, at+"?reload=off", ""); !strings.Contains(text, "Paused objects default/load-7") {
+			return errors.New("the page does not list the paused object")
+		}
+		return nil
+	})
+	show("paused", "?reload=off&key=default/load-7", `An annotation pauses it`)
+
+	former := debug.Klog(0)
+	debug.Klog(former)
+	defer debug.Klog(former)
+	press(t, at+"?reload=off", "form[method=post] button")
+	show("verbose", "?reload=off", `It is 4 until .*, then `+strconv.Itoa(former)+` again`)
+	if !klog.V(4).Enabled() {
+		t.Error("the verbosity is not raised")
+	}
+
 	// Where JavaScript is on, the page loads itself again after 5s.
 	select { // the last of the loads above
 	case <-loads:
@@ -171,6 +197,88 @@ func rendered(t *testing.T, address, picture string) string {
 	}
 	text := tags.ReplaceAllString(string(run("--dump-dom")), " ")
 	return strings.Join(strings.Fields(html.UnescapeString(text)), " ")
+}
+
+// press opens the page in a browser, clicks on what the selector names, and waits for the page that the click leads
+// to. The browser takes commands by a pipe, one JSON object each, that ends with a zero byte.
+func press(t *testing.T, address, selector string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	cmd := headless(t, ctx, "--remote-debugging-pipe", "about:blank")
+	commands, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, responses, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.ExtraFiles = []*os.File{commands, responses}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		cancel()
+		_ = cmd.Wait() // it was killed
+		_ = errors.Join(to.Close(), from.Close())
+	}()
+	_ = errors.Join(commands.Close(), responses.Close()) // those of the browser
+	type m = map[string]any
+	type message struct {
+		ID            int // 0 for an event
+		Method        string
+		Result, Error m
+	}
+	in, session, sent, loaded := bufio.NewReader(from), "", 0, 0
+	read := func() (got message) {
+		line, err := in.ReadBytes(0)
+		if err == nil {
+			err = json.Unmarshal(line[:len(line)-1], &got)
+		}
+		if err == nil && got.Error != nil {
+			err = fmt.Errorf("%v", got.Error)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", *browser, err)
+		}
+		if got.Method == "Page.loadEventFired" {
+			loaded++
+		}
+		return got
+	}
+	ask := func(method string, params m) m {
+		sent++
+		command := m{"id": sent, "method": method, "params": params}
+		if session != "" {
+			command["sessionId"] = session
+		}
+		data, err := json.Marshal(command)
+		if err == nil {
+			_, err = to.Write(append(data, 0))
+		}
+		if err != nil {
+			t.Fatalf("%s: %s: %v", *browser, method, err)
+		}
+		for {
+			if got := read(); got.ID == sent {
+				return got.Result
+			}
+		}
+	}
+	target := ask("Target.createTarget", m{"url": "about:blank"})["targetId"]
+	session, _ = ask("Target.attachToTarget", m{"targetId": target, "flatten": true})["sessionId"].(string)
+	ask("Page.enable", m{})
+	for n, step := range []func(){
+		func() { ask("Page.navigate", m{"url": address}) },
+		func() {
+			ask("Runtime.evaluate", m{"expression": fmt.Sprintf("document.querySelector(%q).click()", selector)})
+		},
+	} {
+		for step(); loaded <= n; {
+			read()
+		}
+	}
 }
 
 // headless returns the command of a browser with a profile of its own and no requests of its
