@@ -6,12 +6,13 @@
 // the first one is never deleted. [Once] creates one thing. [Ensure] also keeps it as the
 // object wants it, and [Delete] is the cleanup.
 //
-//	_, live, err := finalizer.Ensure(ctx, widgets, widget, "example.com/bucket", func(ctx context.Context, held Held) error {
+//	held, live, err := finalizer.Ensure(ctx, widgets, widget, "example.com/bucket", func(ctx context.Context, held Held) error {
 //		return external.Delete(ctx, widgets, held.Object(), r.bucket(held.Object()))
 //	})
 //	if err != nil || !live {
 //		return reconcile.Result{}, err
 //	}
+//	widget = held.Object()
 //	bucket, err := external.Ensure(ctx, widgets, widget, r.bucket(widget))
 //	return reconcile.Result{RequeueAfter: bucket.RequeueAfter}, err
 //
@@ -61,7 +62,8 @@
 //   - EX1 and EX4 need a VisibleAfter as long as the service can hide a new thing from its
 //     reads. If a process is suspended right before Create for longer than that, it can create
 //     a second thing. Only a service that rejects a second Create with one token prevents this.
-//   - Anyone who may edit the object can edit the annotation, and so choose the id. If
-//     ids are secret or shared between tenants, check that the thing carries the token.
+//   - Anyone who may edit the object can edit the annotation, and so choose the id. Ensure and
+//     Delete then refuse to change the thing, if there is a Find. Once and ID return the chosen
+//     id: if ids are secret, check that the thing carries the token.
 //   - Without a Find, a thing whose annotation somebody removes is lost to this package.
 package external

@@ -422,3 +422,63 @@ func TestOnceAfterDelete(t *testing.T) {
 		t.Errorf("Once() = %q, %v, %v with %d machines; want %q and one", id, wait, err, len(s.here()), first.ID)
 	}
 }
+
+// The error of each call to the service is that of Ensure and Delete.
+func TestLifeErrors(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	for _, tt := range []struct {
+		name   string
+		policy external.Policy
+		before func(s *service, m *fakeserver.Server)
+		calls  int
+		delete bool
+	}{
+		{name: "create", before: func(s *service, m *fakeserver.Server) { // before the first Ensure
+			s.machines, m.Objects["settings"].Annotations = nil, nil
+		}, calls: 3}, // find, create, observe
+		{name: "observe", before: func(*service, *fakeserver.Server) {}, calls: 1},
+		{name: "update", before: func(s *service, _ *fakeserver.Server) { s.machines[0].size = "big" }, calls: 4},    // observe, find, update, observe
+		{name: "replace", before: func(s *service, _ *fakeserver.Server) { s.machines[0].deleted = true }, calls: 3}, // observe, find, create
+		{name: "watch", policy: external.ObserveOnly, before: func(_ *service, m *fakeserver.Server) { m.Objects["settings"].Annotations = nil }, calls: 2},
+		{name: "delete", delete: true, before: func(_ *service, m *fakeserver.Server) { deleting(m) }, calls: 4}, // observe, find, delete, observe
+		{name: "delete without an id", delete: true, before: func(_ *service, m *fakeserver.Server) { m.Objects["settings"].Annotations = nil; deleting(m) }, calls: 4},
+		{name: "delete what has just gone", delete: true, before: func(s *service, m *fakeserver.Server) {
+			deleting(m)
+			s.finds = false
+		}, calls: 3}, // observe, find, observe
+	} {
+		for fails := range tt.calls + 1 {
+			s, m := quiet(service{finds: true})
+			ensure(t, m, s.machine("new"))
+			tt.before(s, m)
+			r := s.machine("new")
+			if !s.finds {
+				r.KeysLast = 0
+				r.Find = func(context.Context, string) (string, bool, error) {
+					return "", false, s.do(func() error { return nil })
+				}
+			}
+			r.Policy = tt.policy
+			calls := 0
+			s.do = func(call func() error) error {
+				if calls++; calls == fails+1 {
+					return broken
+				}
+				return call()
+			}
+			obj, err := m.Objects["settings"], error(nil)
+			if tt.delete {
+				err = external.Delete(t.Context(), m, obj, r)
+			} else {
+				_, err = external.Ensure(t.Context(), m, obj, r)
+			}
+			if fails < tt.calls && !errors.Is(err, broken) || calls != min(fails+1, tt.calls) {
+				t.Errorf("%s, call %d fails: the error is %v after %d calls", tt.name, fails+1, err, calls)
+			}
+			if ok := err == nil || !s.finds; fails == tt.calls && !ok {
+				t.Errorf("%s: %v", tt.name, err)
+			}
+		}
+	}
+}

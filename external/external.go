@@ -19,7 +19,8 @@ import (
 )
 
 // Resource describes something outside of the cluster, of which each object has exactly
-// one. [Once] needs Annotation, Find and Create, [Ensure] and [Delete] need Observe as well.
+// one. [Once] needs Annotation, Create, and Find or KeysLast. [Ensure] and [Delete] need
+// Observe too.
 type Resource struct {
 	// Annotation is the annotation of the object that holds the intent and later the
 	// id, such as example.com/bucket. No other controller may write it: a name without a
@@ -27,8 +28,8 @@ type Resource struct {
 	Annotation string
 
 	// Find returns the id of the thing that carries token, or found = false if there is
-	// no such thing. More than one is an error. Required, unless the service cannot look for
-	// things: then KeysLast is.
+	// no such thing. More than one is an error. A thing that the service still deletes may
+	// count or not. Required, unless the service cannot look for things: then KeysLast is.
 	Find func(ctx context.Context, token string) (id string, found bool, err error)
 
 	// Create creates a thing that carries token as its name, idempotency key or tag,
@@ -37,19 +38,19 @@ type Resource struct {
 
 	// VisibleAfter is the time after which Find and Observe see a thing that Create made,
 	// counted from the intent. It is the sum of four times: the longest call of Once (the
-	// Timeout of the reconcile.Controller), the service's work on a request without a client,
-	// the lag of its reads, and the clock skew between replicas.
+	// Timeout of the reconcile.Controller), the service's work on a request whose client has
+	// gone, the lag of its reads, and the clock skew between replicas.
 	//
 	// 0 means that Create can be called again at once, because the service rejects or
-	// recognises a second Create with the same token. 0 is also right if the service is
-	// idle after Create returned or its process died, and its reads do not lag. For Ensure
-	// and Delete, 0 means in each case that reads do not lag.
+	// recognises a second Create with the same token. 0 is also right if the service does
+	// nothing after Create has returned or the calling process has died, and its reads do not
+	// lag. For Ensure and Delete, 0 means in each case that reads do not lag.
 	VisibleAfter time.Duration
 
 	// KeysLast is the time for which a service without Find recognises a second Create with one
-	// token. If the outcome of a Create is unknown for three quarters of it, Once returns an
-	// error that asks for a human, and creates no second thing. The last quarter is for
-	// the call and the clock skew. 0 means that Find sees all things.
+	// token. If the outcome of a Create is unknown for three quarters of it, Once, Ensure and
+	// Delete return an error that asks a human to look for the thing, and call Create no more. The
+	// last quarter is for the call and the clock skew. 0 means that there is a Find.
 	KeysLast time.Duration
 
 	// Observe compares the thing with what the object wants. [Gone] is the answer only if
@@ -67,7 +68,8 @@ type Resource struct {
 
 	// Replace is Create for a thing in the place of one that is gone. It is for services that
 	// remember the idempotency key of the former thing: key is another one for each
-	// replacement, and token is still what Find looks for. If it is nil, Create is called.
+	// replacement, the same when one is tried again, and token is still what Find looks for. If it
+	// is nil, Create is called.
 	Replace func(ctx context.Context, token, key string) (id string, err error)
 
 	// Policy says what Ensure and Delete may do to the thing. The zero value is Manage.

@@ -17,7 +17,7 @@ import (
 // A State says how a thing compares with what its object wants.
 type State string
 
-// The states. There is no zero value: an Observe that returns "" is an error.
+// The states. If Observe returns another one, such as "", that is an error.
 const (
 	Current   State = "Current"   // the thing is as the object wants it
 	Different State = "Different" // it is not, and Update can change that
@@ -51,7 +51,8 @@ type Result struct {
 //     caller's backoff: Observe asks for what Update does not do, or somebody else changes the
 //     thing. A service whose reads lag by VisibleAfter is asked again after it.
 //   - Replace, or Create, if the thing is Gone: somebody deleted it. The annotation keeps the id of
-//     the former one. A thing that Create made less than VisibleAfter ago is Busy.
+//     the former thing, so that a crash leads to no second one. A thing that Create made less
+//     than VisibleAfter ago is Busy.
 //   - nothing if it is Busy: RequeueAfter is then 5s.
 //
 // Before Update and Replace, the API server confirms that obj is its newest version, as before
@@ -232,21 +233,22 @@ func (r Resource) observe(ctx context.Context, id string) (State, error) {
 }
 
 // Delete deletes the thing of obj, whether or not a crash kept its id from being stored. If it
-// returns nil, there is no thing, and there will be none by an earlier call of Once or Ensure.
+// returns nil, there is no thing, and there will be none by an earlier call of Once or Ensure. With
+// the policies Orphan and ObserveOnly, it does nothing and returns nil.
+//
 // While the service deletes the thing, or may still show one, the error is a
 // controllerkit.WaitingError. So an Ensure of package finalizer, whose cleanup returns it, keeps
 // the finalizer, and the object is looked at again in time.
 //
-// If obj is not being deleted, it wants the thing no longer, such as one that its spec turned off.
-// Then the API server confirms first that obj is its newest version, and Ensure can make a thing
-// again.
+// Delete is also for an object that is not being deleted and no longer wants the thing, such as one
+// that its spec turned off. Then the API server confirms first that obj is its newest version. Ensure
+// can make a thing again later.
 //
-// A service that Find cannot ask, see KeysLast, tells the id of a thing whose id is not stored by
-// one more Create. With the policies Orphan and ObserveOnly, Delete does nothing. In a call of
-// package preview, it deletes nothing.
+// Without a Find, Delete learns an id that a crash kept from being stored by one more Create with
+// the same token, and then deletes that thing. In a call of package preview, it deletes nothing.
 //
 // Errors are wrapped. Terminal ones are those of [Once] for an invalid r or obj, and an intent that
-// is older than KeysLast.
+// is too old for KeysLast.
 func Delete[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) error {
 	err := r.validate(obj)
 	if err == nil {

@@ -22,7 +22,8 @@
 // After a change of the storage version, an API server that has not seen the change, and a
 // request that began before it, can store another object in the old version. No API shows which
 // definition each server uses. Therefore a pass begins when the spec has not changed for
-// [Migrator.Settle], and status.storedVersions is narrowed only if it has not changed since.
+// [Migrator.Settle], and status.storedVersions is narrowed only if the spec has not changed since the
+// pass began.
 //
 // # Guarantees
 //
@@ -38,8 +39,8 @@
 //     status.storedVersions stays.
 //   - VM6: If Once returns nil while a version is not served, the version can be removed, and the
 //     next apply of each manager succeeds.
-//   - VM7: If Helm or OLM manages the definition, or the live one has a newer version or a field
-//     that the given one lacks, Install does not write it.
+//   - VM7: If Helm or OLM manages the definition, or the live one has a version after those of the
+//     given one or a field that the given one lacks, Install does not write it.
 //
 // # Rights
 //

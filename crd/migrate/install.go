@@ -82,8 +82,8 @@ func (d *definition) require(versions ...string) error {
 // to another value is a conflict, and the error wraps that of the API server. Call it only if the
 // operator is meant to own its definition.
 //
-// If Helm or OLM manages the live definition, Install does not write it, and returns an error that
-// is a [crd.ErrNotServed] if it does not serve each version of the given one. If the live definition is newer, Install
+// If Helm or OLM manages the live definition, Install does not write it. If that definition does not serve each version
+// of the given one, the error wraps [crd.ErrNotServed]. If the live definition is newer, Install
 // returns an error and does not write it. It is newer if it has a version after all versions of the
 // given one, or a field that the same version of the given one lacks.
 //

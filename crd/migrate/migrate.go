@@ -45,7 +45,7 @@ type Metrics interface {
 //
 // The condition StoredVersionsMigrated of the definition has the step, the failed objects, and at
 // the end the managers that own fields in served versions other than the storage version. Such a
-// manager can be one that still writes the old version, which does not change the stored one.
+// manager can be one that still writes the old version. Its writes are stored in the storage version.
 //
 // Each change of the spec begins a migration. If the spec is the same, one that has ended is not
 // repeated, and one that was interrupted continues.

@@ -23,8 +23,8 @@
 //
 // # A request
 //
-// A request is any new value. Its event runs the key without the delay of its retries, after the ready keys of the
-// same priority, so that a request displaces no other key. A controller stores [Annotations.Request] in the status
+// A request is any new value. Its event runs the key without the delay of its retries, after the keys of the
+// same priority that are ready already. A controller stores [Annotations.Request] in the status
 // once it has handled it, and a user or a program waits until they are equal. The value is compared, not
 // read: it need not be a time. After a restart, an old request is no event, so it adds no call to the calls of
 // the first list. While an object is paused, its request waits.

@@ -65,7 +65,8 @@ func (a Annotations) Request(obj metav1.Object) string {
 	return "sha256:" + hex.EncodeToString(sum[:16])
 }
 
-// Condition returns the condition Paused of obj, a paused object. An object that is not paused has none.
+// Condition returns the condition Paused of obj, a paused object. An object that is not paused has none: a
+// controller that writes it removes it in the first call after the pause, as package operator does.
 func (a Annotations) Condition(obj metav1.Object) metav1.Condition {
 	return metav1.Condition{
 		Type: Paused, Status: metav1.ConditionTrue, Reason: Reason, ObservedGeneration: obj.GetGeneration(),

@@ -16,13 +16,15 @@
 // An object is not ready if its condition Ready is not True, if Ready is about an older generation, or if it is being
 // deleted. Its time begins with the lastTransitionTime of Ready, the event that showed the new generation, or
 // the deletion. An object whose condition Paused is True waits on purpose, and is not counted here unless it is
-// being deleted. An object without the condition Ready is counted here only with NeedsReady.
+// being deleted. An object without the condition Ready is counted here only with NeedsReady, and its time begins with
+// its creation.
 //
 // # Bounds
 //
 // Authors of objects and of CustomResourceDefinitions can write any type, status and reason. A Tracker has 20
 // types of conditions, always with Ready, and 20 pairs of a status and a reason for each type. The others are
-// counted as "other". A status is True, False, Unknown or other. The first 100 conditions of an object count.
+// counted as "other". A status is True, False, Unknown or other. The first 100 conditions of an object count: an object
+// whose Ready comes after them has no Ready.
 //
 // # Guarantees
 //
