@@ -46,7 +46,7 @@
 //   - [ssa]: server-side apply that skips no-ops
 //   - [ssa/applyset]: a set of objects of any kinds: apply in stages, prune, delete
 //   - [owner]: controller references; adopt and release by labels
-//   - [external]: one external thing for each object, across crashes
+//   - [external]: one external thing for each object, created, kept and deleted across crashes
 //   - [recorder]: Events, deduplicated and bounded
 //
 // # Observe and test
@@ -88,6 +88,7 @@
 //     [migrate.Require]
 //   - dependencies: wait for another object, or until a Deployment is ready: [operator.Reads],
 //     [kstatus.Of]; [docs/recipes/wait.md]
+//   - drift of an external resource: [external.Ensure]
 //   - dry run: of a whole operator, [preview.Preview]; of a set, [applyset.Set.Plan]; of one object,
 //     DryRun in the options of client-go
 //   - dynamic informers, kinds known at run time: [ondemand.Informers]; an optional kind,
@@ -97,7 +98,7 @@
 //   - Events: [recorder.Recorder]
 //   - events of one object for many keys: [operator.Reads]; by hand, [operator.Watches],
 //     [enqueue: many keys]
-//   - exactly once in another service: [external.Once]
+//   - exactly once in another service: [external.Once]; deletion there, [external.Delete]
 //   - finalizers: [operator.Reconciler.Cleanup]; by hand, [finalizer.Ensure], [finalizer.Plan]
 //   - leader election: [operator.Options.LeaseNamespace], [leader.Elector]; for parts beside it,
 //     [docs/recipes/singleton.md]
@@ -219,6 +220,8 @@
 // [enqueue: a tombstone]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#example-Handler-Tombstone
 // [enqueue: many keys]: https://pkg.go.dev/github.com/controllerkit/controllerkit/enqueue#example-Handler-ManyKeys
 // [external]: https://pkg.go.dev/github.com/controllerkit/controllerkit/external
+// [external.Delete]: https://pkg.go.dev/github.com/controllerkit/controllerkit/external#Delete
+// [external.Ensure]: https://pkg.go.dev/github.com/controllerkit/controllerkit/external#Ensure
 // [external.Once]: https://pkg.go.dev/github.com/controllerkit/controllerkit/external#Once
 // [finalizer]: https://pkg.go.dev/github.com/controllerkit/controllerkit/finalizer
 // [finalizer.Ensure]: https://pkg.go.dev/github.com/controllerkit/controllerkit/finalizer#Ensure
