@@ -223,14 +223,17 @@ func testFinalizer(t *testing.T, s *shelf) {
 // testFailedCleanup: a cleanup that fails keeps the finalizer, and the status shows why it waits.
 func testFailedCleanup(t *testing.T, s *shelf) {
 	s.Finalizer, s.Phases = boxFinalizer, phases()
-	var stage atomic.Int32 // 0: the cleanup fails, 1: it waits, 2: it is done
+	var stage atomic.Int32 // 0: the cleanup fails, 1: its plan waits, 2: it is done, 3: it waits without a plan
 	plan := finalizer.Plan[*Box]{Client: s.boxes, Steps: []finalizer.Step[*Box]{{Name: "lid", Run: func(context.Context, finalizer.Held[*Box]) (finalizer.Progress, error) {
 		return finalizer.Progress{Done: stage.Load() == 2, After: 100 * time.Millisecond, Message: "the lid is open"}, nil
 	}}}}
 	failure := fmt.Errorf("no lid: %w", reconcile.ErrRejected)
 	s.Cleanup = func(ctx context.Context, b *Box) error {
-		if stage.Load() == 0 {
+		switch stage.Load() {
+		case 0:
 			return failure
+		case 3:
+			return fmt.Errorf("lid: %w", errWaiting{})
 		}
 		held, err := operator.Held(ctx, b)
 		if err != nil {
@@ -266,6 +269,14 @@ func testFailedCleanup(t *testing.T, s *shelf) {
 	if c := meta.FindStatusCondition(b.Status.Conditions, "Terminating"); c == nil || c.Reason != "StepWaiting" || !strings.HasPrefix(ready(b), "False Terminating at 2: not finished: step lid: the lid is open") {
 		t.Errorf("Terminating is %v, Ready is %q", c, ready(b))
 	}
+	stage.Store(3)
+	s.until(func(e ended) string {
+		b = s.get("a")
+		if c := meta.FindStatusCondition(b.Status.Conditions, "Terminating"); c == nil || c.Reason != "StepWaiting" || !strings.Contains(c.Message, "step cleanup: lid: closing") || e.result != "requeue" {
+			return fmt.Sprint(e, c)
+		}
+		return ""
+	})
 	stage.Store(2)
 	s.until(func(e ended) string {
 		if _, err := s.boxes.Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -280,6 +291,11 @@ type errNotSent struct{}
 
 func (errNotSent) Error() string { return "not sent" }
 func (errNotSent) NotSent() bool { return true }
+
+type errWaiting struct{}
+
+func (errWaiting) Error() string        { return "closing" }
+func (errWaiting) Waits() time.Duration { return 100 * time.Millisecond }
 
 type errStale struct{}
 
@@ -304,6 +320,9 @@ func testResults(t *testing.T, s *shelf) {
 	}
 	s.Phases = phases()
 	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		if b.Spec.Text == "waits" {
+			return reconcile.Result{}, errWaiting{}
+		}
 		return reconcile.Result{}, cases[b.Spec.Text].err
 	}
 	s.start(operator.Options{})
@@ -330,6 +349,14 @@ func testResults(t *testing.T, s *shelf) {
 		if got != want || b.Status.ObservedGeneration != observed || b.Status.Phase != phase {
 			t.Errorf("after %v: Ready is %q at generation %d with phase %q, want %q at %d with %q", tc.err, got, b.Status.ObservedGeneration, b.Status.Phase, want, observed, phase)
 		}
+		s.edit(name, `{"spec":{"text":"waits"}}`) // which is no failure
+		s.until(func(e ended) string {
+			b := s.get(name)
+			if got := ready(b); got != "False Waiting at 3: closing" || b.Status.Phase != "Coming" || e.result != "requeue" {
+				return fmt.Sprint(e, got, b.Status.Phase)
+			}
+			return ""
+		})
 		if err := s.boxes.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
