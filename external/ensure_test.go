@@ -482,3 +482,62 @@ func TestLifeErrors(t *testing.T) {
 		}
 	}
 }
+
+// The error of each request to the API server is that of Ensure and Delete.
+func TestLifeStoreErrors(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	synctest.Test(t, func(t *testing.T) { // where it is 2000-01-01
+		for _, tt := range []struct {
+			name    string
+			service service
+			before  func(s *service, m *fakeserver.Server)
+			size    string
+			writes  int
+			delete  bool
+		}{
+			{name: "update", service: service{finds: true}, before: func(*service, *fakeserver.Server) {}, size: "big", writes: 1},
+			{name: "replace", service: service{finds: true}, before: func(s *service, _ *fakeserver.Server) { s.machines[0].deleted = true }, size: "new", writes: 2},
+			{name: "too old", service: service{key: time.Hour}, size: "new", writes: 1,
+				before: func(_ *service, m *fakeserver.Server) {
+					annotate(m, `{"token":%q}`, external.Token(m.Objects["settings"], account))
+				}},
+			{name: "delete of an object that lives on", service: service{finds: true}, before: func(*service, *fakeserver.Server) {}, size: "new", writes: 2, delete: true},
+			{name: "delete, too old", service: service{key: time.Hour}, size: "new", writes: 1, delete: true,
+				before: func(_ *service, m *fakeserver.Server) {
+					annotate(m, `{"token":%q}`, external.Token(m.Objects["settings"], account))
+				}},
+			{name: "delete by another Create", service: service{key: time.Hour}, size: "new", writes: 2, delete: true,
+				before: func(_ *service, m *fakeserver.Server) {
+					annotate(m, `{"token":%q,"since":"1999-12-31T23:50:00Z"}`, external.Token(m.Objects["settings"], account))
+				}},
+			{name: "delete, from the future", service: service{finds: true, visible: time.Minute}, size: "new", writes: 1, delete: true,
+				before: func(s *service, m *fakeserver.Server) {
+					s.machines = nil
+					annotate(m, `{"token":%q,"since":"2100-01-01T00:00:00Z"}`, external.Token(m.Objects["settings"], account))
+				}},
+		} {
+			for fails := range tt.writes {
+				s, m := quiet(tt.service)
+				ensure(t, m, s.machine("new"))
+				tt.before(s, m)
+				calls, cached := 0, m.Objects["settings"].DeepCopy()
+				m.Do = func(_ string, call func() error) error {
+					if calls++; calls == fails+1 {
+						return broken
+					}
+					return call()
+				}
+				var err error
+				if tt.delete {
+					err = external.Delete(t.Context(), m, cached, s.machine(tt.size))
+				} else {
+					_, err = external.Ensure(t.Context(), m, cached, s.machine(tt.size))
+				}
+				if !errors.Is(err, broken) || calls != fails+1 {
+					t.Errorf("%s, request %d fails: the error is %v after %d requests", tt.name, fails+1, err, calls)
+				}
+			}
+		}
+	})
+}

@@ -92,7 +92,7 @@ func (op *Operator) Inform(resource schema.GroupResource, informer cache.SharedI
 
 // InformFrom makes [Kind], [Children] and [Reads] use the informers that informer returns, such as those of a
 // manager's cache: see package managerkit/bridge. obj is an empty object of the Go type that they name. The rest is as for
-// Inform, which comes first. Optional and single kinds of [Reading] have informers of their own.
+// Inform. A resource that Inform names keeps that informer. Optional and single kinds of [Reading] have informers of their own.
 func (op *Operator) InformFrom(informer func(kind schema.GroupVersionKind, obj controllerkit.Object) (cache.SharedIndexInformer, error)) {
 	op.objects.From = informer
 }
@@ -123,7 +123,8 @@ func (op *Operator) InformFrom(informer func(kind schema.GroupVersionKind, obj c
 //
 // After nil, Ready has the state of the objects that this call has applied, by package kstatus, and is true without any. Terminal,
 // rejected and forbidden errors make it false, with the class as the reason and the error as the
-// message. So do other errors if the calls of the key have failed for 10s. Conflicts, stale and
+// message. So do other errors if the calls of the key have failed for 10s. A controllerkit.WaitingError makes it false with
+// the reason Waiting. Conflicts, stale and
 // cancelled calls, and the loss of leadership leave Ready and observedGeneration unchanged.
 //
 // The annotation paused of an object, see package [pause], stops all this but its deletion: only the condition
