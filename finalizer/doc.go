@@ -45,8 +45,8 @@
 //     rejection by validation or admission keeps its class.
 //   - F7: If a pass removes the finalizer, every step was done or given up before, in the
 //     declared order.
-//   - F8: If a [Plan] starts a step, a read at most 1s before returned the same object,
-//     being deleted and with the finalizer.
+//   - F8: If a [Plan] starts a step, a read after the step before it returned the same
+//     object, being deleted and with the finalizer.
 //   - F9: If a step is given up, GiveUpAfter has passed, it had a last try with half of
 //     its Timeout, and GaveUp returned nil.
 //   - F10: If a child changed after it was read, [Delete] returns a Conflict and the

@@ -30,8 +30,7 @@ import (
 // with each try and survives restarts. After a Conflict it is 1s, plus up to a fifth.
 type Plan[T metav1.Object] struct {
 	// Client is the client that Ensure gets, for the object's namespace. Run reads the
-	// live object with it before the first step, so that no step works from a stale copy,
-	// and again before a step that starts more than 1s after the last read. Required.
+	// live object with it before each step, so that no step works from a stale copy. Required.
 	Client controllerkit.Patcher[T]
 
 	// Steps has at least one step. Required.
@@ -165,7 +164,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 		p.noteGone(held)
 		return nil
 	}
-	read := time.Now()
+	fresh := true // no step has run since the read
 	held.object = live
 
 	blocked := &BlockedError{Since: live.GetDeletionTimestamp().Time}
@@ -178,8 +177,8 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 			blocked.add(held.name, BlockedStep{Name: step.Name, Err: fmt.Errorf("not started: %w", context.Cause(ctx)), After: minDelay})
 			break
 		}
-		// A step that runs for minutes leaves time for another object of the name.
-		if time.Since(read) > maxAge {
+		// While the step before ran, another object can have taken the name.
+		if !fresh {
 			live, exists, err := p.read(ctx, held)
 			if err != nil {
 				b := BlockedStep{Name: step.Name, Err: fmt.Errorf("not started: %w", err)}
@@ -191,9 +190,9 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 				p.noteGone(held)
 				return nil
 			}
-			read = time.Now()
 			held.object = live
 		}
+		fresh = false
 		if b := p.ask(ctx, step, held, blocked.Since); b != nil {
 			blocked.add(held.name, *b)
 		} else {
@@ -219,10 +218,6 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	}
 	return blocked
 }
-
-// maxAge is the age of a read after which Run reads again before the next step. A pass
-// of quick steps sends one read, and for slow steps the cost of a read is small.
-const maxAge = time.Second
 
 // read returns the live object. exists is false if it is gone or replaced, or does not
 // carry the finalizer.

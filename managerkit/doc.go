@@ -44,6 +44,8 @@
 //     cause; Start with Elect returns an error, and Run builds a new manager.
 //   - MK10: If a manager of Run ends, no goroutine, event handler or metric series of it
 //     remains, and a shared cache stays filled.
+//   - MK11: A failing key of a loop runs when its delay is over and at each event; failures
+//     before that time neither count nor move it.
 //
 // # Caveats
 //

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -398,11 +397,11 @@ func (op *Operator) observe(ctx context.Context) {
 		}
 		found(fmt.Sprintf("the operator sends a request that is not declared, %s %s, so the Role of Rules does not allow it: call Writes", verb, resource))
 	}))
-	op.stray.Holds = op.sources.Holds
-	op.stray.Found = func(ctx context.Context, obj metav1.Object) {
+	op.stray.Host, op.stray.Holding, op.stray.Holds = stray.Host(op.Config), op.sources.HoldsAny, op.sources.Holds
+	op.stray.Found = func(ctx context.Context, of, namespace, name string) {
 		const text = "A write was not recorded, so the next call may not see it: make the client from Operator.Config, and give it the context of the call"
-		klog.FromContext(ctx).Info(text, "type", fmt.Sprintf("%T", obj), "namespace", obj.GetNamespace(), "name", obj.GetName())
-		found(fmt.Sprintf("%s: %T %s", text, obj, obj.GetName()))
+		klog.FromContext(ctx).Info(text, "type", of, "namespace", namespace, "name", name)
+		found(fmt.Sprintf("%s: %s %s", text, of, name))
 	}
 	op.transports.Set(wraps...)
 }

@@ -37,6 +37,10 @@ func TestServerStrayWrite(t *testing.T) {
 		_, err := ssa.Apply(ctx, manager, c.CoreV1().ConfigMaps(cm.Namespace).Apply, applycorev1.ConfigMap("made", cm.Namespace).WithData(map[string]string{"a": "b"}))
 		return err
 	}
+	patched := func(ctx context.Context, c kubernetes.Interface, cm *corev1.ConfigMap) error {
+		_, err := c.CoreV1().ConfigMaps(cm.Namespace).Patch(ctx, "a", types.MergePatchType, []byte(`{"data":{"p":"q"}}`), metav1.PatchOptions{})
+		return err
+	}
 	for _, tt := range []struct {
 		name   string
 		raw    bool // the client is of the configuration that New got
@@ -49,6 +53,8 @@ func TestServerStrayWrite(t *testing.T) {
 		{name: "Config, an old object", write: held},
 		{name: "Config, a new object", write: applied},
 		{name: "a Gate of the program", raw: true, gate: true, write: held},
+		{name: "without a package of the library", raw: true, write: patched, logged: "a"},
+		{name: "Config, without a package of the library", write: patched},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -123,7 +129,7 @@ func TestServerStrayWrite(t *testing.T) {
 			switch {
 			case tt.logged == "" && len(lines) > 0:
 				t.Errorf("logged %v", lines)
-			case tt.logged != "" && (len(lines) != 1 || lines[0].Values["name"] != tt.logged || lines[0].Values["controller"] != "stray" || lines[0].Values["type"] != "*v1.ConfigMap"):
+			case tt.logged != "" && (len(lines) != 1 || lines[0].Values["name"] != tt.logged || lines[0].Values["controller"] != "stray" || lines[0].Values["type"] != "configmaps"):
 				t.Errorf("logged %v, want one line about %s", lines, tt.logged)
 			}
 		})

@@ -361,7 +361,8 @@ func TestPriority(t *testing.T) {
 		{"kept by a requeue", reconcile.Result{RequeueAfter: time.Minute}, nil, call{Priority: -100, After: time.Minute}},
 		{"kept by a failure", reconcile.Result{}, errPlain, call{Priority: -100, Limited: true}},
 		{"set by a requeue", reconcile.Result{RequeueAfter: time.Minute, Priority: ptr.To(5)}, nil, call{Priority: 5, After: time.Minute}},
-		{"set by a failure", reconcile.Result{Priority: ptr.To(0)}, errPlain, call{Priority: 0, Limited: true}},
+		{"raised by a failure", reconcile.Result{Priority: ptr.To(0)}, errPlain, call{Priority: 0, Limited: true}},
+		{"lowered by a failure", reconcile.Result{Priority: ptr.To(-200)}, errPlain, call{Priority: -200, Limited: true}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

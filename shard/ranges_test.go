@@ -3,6 +3,7 @@ package shard_test
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -241,6 +242,16 @@ func TestCutFew(t *testing.T) {
 			}
 			if sum := load(t, ranges, map[string]int{"a": 1, "b": 1, "c": 1}); n == 5 && namespaces["c"] == 1 && slices.Max(sum) != 1 {
 				t.Errorf("three namespaces in five shards: %v, want each in its own", sum)
+			}
+			if namespaces == nil { // halved, the widest first
+				widths, last := []uint64{}, uint64(0)
+				for _, start := range ranges.Starts {
+					widths, last = append(widths, start-last-1), start
+				}
+				widths = append(widths, math.MaxUint64-last)
+				if least := slices.Min(widths); slices.Max(widths)/2 > least {
+					t.Errorf("%d shards without a namespace have ranges of %d to %d hashes, want none of more than two others", n, least, slices.Max(widths))
+				}
 			}
 			stored, err := json.Marshal(ranges)
 			if err != nil {

@@ -131,8 +131,9 @@ func TestDeletion(t *testing.T) {
 		f.writes()
 	}
 
+	// Each of the two steps reads the tenant by a patch in dry run.
 	f.endNamespace(t)
-	for _, writes := range [][]string{{"patch tenants", "update tenants/status"}, {"patch tenants"}} {
+	for _, writes := range [][]string{{"patch tenants", "patch tenants", "update tenants/status"}, {"patch tenants", "patch tenants"}} {
 		if err := f.Reconcile(t.Context(), "blue"); err == nil || errors.Is(err, reconcile.ErrTerminal) {
 			t.Errorf("got %v while billing fails, want an error that is retried", err)
 		}

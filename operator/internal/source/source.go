@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/enqueue/pause"
@@ -112,4 +113,9 @@ func (s *Set) Holds(obj metav1.Object) bool {
 		o, ok := headers.Get(source.GetStore(), key)
 		return ok && o.GetUID() == obj.GetUID()
 	})
+}
+
+// HoldsAny reports whether an informer holds objects of the resource.
+func (s *Set) HoldsAny(resource schema.GroupResource) bool {
+	return slices.ContainsFunc(*s, func(source *Source) bool { return source.GroupResource == resource })
 }

@@ -3,18 +3,26 @@
 // that do not work, and a status that the API server ignores.
 //
 // A client of another cluster writes no object that the operator's informers hold. So a stray
-// write is one whose response is an object, by its UID, that an informer holds.
+// write is one whose response is an object, by its UID, that an informer holds. The packages of the
+// library report their responses. Of another client only the path of a request is known, and the API
+// server that it is for.
 package stray
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"net/http/httptrace"
+	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/wire"
@@ -31,8 +39,20 @@ type Finder struct {
 	// Holds reports whether an informer of the operator holds the object. Required.
 	Holds func(obj metav1.Object) bool
 
-	// Found is called once, with the context of a call. Required.
-	Found func(ctx context.Context, obj metav1.Object)
+	// Found is called once, with the context of a call, and with the Go type or the resource of the
+	// object. The name of an object that is created can be "". Required.
+	Found func(ctx context.Context, of, namespace, name string)
+
+	// Host is the API server of Config, as Host returns it. "" means that requests of other clients are
+	// not noted.
+	Host string
+
+	// Holding reports whether an informer of the operator holds objects of the resource. Required
+	// with Host.
+	Holding func(resource schema.GroupResource) bool
+
+	once  sync.Once
+	probe context.Context //nolint:containedctx // its only value has the key of a trace
 
 	mu    sync.Mutex
 	found bool
@@ -45,6 +65,15 @@ type written struct {
 	at time.Time
 }
 
+// Host returns the Host of the API server of config, "" if it has none.
+func Host(config *rest.Config) string {
+	u, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return ""
+	}
+	return u.Host
+}
+
 type callKey struct{}
 
 // A call has the names of the objects that its requests through Wrap were for. It is the context of the
@@ -55,13 +84,21 @@ type call struct {
 	finder  *Finder
 	subject *Subject
 	key     types.NamespacedName
-	mu      sync.Mutex // guards sent
-	sent    []types.NamespacedName
+
+	mu    sync.Mutex // guards the fields below
+	sent  []types.NamespacedName
+	trace context.Context //nolint:containedctx // the call with a trace; nil until a request asks for it
+	head  header
 }
+
+// A header has the pseudo-headers of a request of HTTP/2. A connection writes those of one request
+// after those of another.
+type header struct{ authority, method, path string }
 
 // Begin returns the context of a call with a key. If subject is nil, the call's requests through Wrap are
 // only noted.
 func (f *Finder) Begin(ctx context.Context, subject *Subject, key types.NamespacedName) context.Context {
+	f.once.Do(func() { f.probe = httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{}) })
 	c := &call{Context: ctx, finder: f, subject: subject, key: key}
 	f.check(c)
 	return c
@@ -75,7 +112,59 @@ func (c *call) Value(key any) any {
 	case calls.Written{}:
 		return c.written
 	}
+	if c.finder.Host != "" && c.finder.probe.Value(key) != nil {
+		return c.traced().Value(key)
+	}
 	return c.Context.Value(key)
+}
+
+// traced returns a context with a trace of the call's requests, of any client.
+func (c *call) traced() context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.trace == nil {
+		c.trace = httptrace.WithClientTrace(c.Context, &httptrace.ClientTrace{WroteHeaderField: c.wrote})
+	}
+	return c.trace
+}
+
+// wrote is called for each header of a request.
+func (c *call) wrote(name string, values []string) {
+	if !strings.HasPrefix(name, ":") || len(values) != 1 {
+		return
+	}
+	c.mu.Lock()
+	switch name {
+	case ":authority":
+		c.head.authority = values[0]
+	case ":method":
+		c.head.method = values[0]
+	case ":path":
+		c.head.path = values[0]
+	}
+	h := c.head
+	if h.authority == "" || h.method == "" || h.path == "" {
+		c.mu.Unlock()
+		return
+	}
+	c.head = header{}
+	c.mu.Unlock()
+	if u, err := url.Parse(h.path); err == nil && h.authority == c.finder.Host {
+		target, ok := wire.ParseWrite(&http.Request{Method: h.method, URL: u})
+		if ok && !c.has(types.NamespacedName{Namespace: target.Namespace, Name: target.Name}) && c.finder.Holding(target.Resource) {
+			c.finder.mu.Lock()
+			defer c.finder.mu.Unlock()
+			c.finder.foundLocked(c, target.Resource.String(), target.Namespace, target.Name)
+		}
+	}
+}
+
+// foundLocked calls Found, unless a stray write was found before.
+func (f *Finder) foundLocked(ctx context.Context, of, namespace, name string) {
+	if !f.found {
+		f.found = true
+		f.Found(ctx, of, namespace, name)
+	}
 }
 
 // written notes the response of a write.
@@ -102,8 +191,8 @@ func (f *Finder) check(ctx context.Context) {
 	defer f.mu.Unlock()
 	f.new = slices.DeleteFunc(f.new, func(w written) bool { return f.found || time.Since(w.at) > maxAge })
 	if i := slices.IndexFunc(f.new, func(w written) bool { return f.Holds(w.Object) }); i >= 0 {
-		f.found = true
-		f.Found(ctx, f.new[i].Object)
+		obj := f.new[i].Object
+		f.foundLocked(ctx, fmt.Sprintf("%T", obj), obj.GetNamespace(), obj.GetName())
 	}
 }
 

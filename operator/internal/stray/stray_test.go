@@ -4,13 +4,17 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/operator/internal/stray"
@@ -30,7 +34,7 @@ type controller struct {
 func newController() *controller {
 	c := &controller{held: map[types.UID]bool{}}
 	c.Holds = func(obj metav1.Object) bool { return c.held[obj.GetUID()] }
-	c.Found = func(_ context.Context, obj metav1.Object) { c.found = append(c.found, obj.GetName()) }
+	c.Found = func(_ context.Context, _, _, name string) { c.found = append(c.found, name) }
 	return c
 }
 
@@ -126,5 +130,75 @@ func TestFinderLater(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestFinderOfRequests: a write by a client that is not of Config is found by its request alone, on
+// HTTP/2, if the API server is that of Config and an informer holds objects of the resource.
+func TestFinderOfRequests(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	pods := schema.GroupResource{Resource: "pods"}
+	const path = "/api/v1/namespaces/ns/pods"
+	for _, tt := range []struct {
+		name         string
+		method, path string
+		wrapped      bool // the client is of Config
+		elsewhere    bool // Config has another API server
+		want         string
+	}{
+		{name: "a create", method: "POST", path: path, want: "[pods ns ]"},
+		{name: "an update", method: "PUT", path: path + "/a", want: "[pods ns a]"},
+		{name: "a deletion with options", method: "DELETE", path: path + "/a?gracePeriodSeconds=0", want: "[pods ns a]"},
+		{name: "a read", method: "GET", path: path + "/a", want: "[]"},
+		{name: "a dry run", method: "PATCH", path: path + "/a?dryRun=All", want: "[]"},
+		{name: "a resource without an informer", method: "PUT", path: "/apis/apps/v1/namespaces/ns/deployments/a", want: "[]"},
+		{name: "no resource", method: "POST", path: "/login", want: "[]"},
+		{name: "Config", method: "POST", path: path, wrapped: true, want: "[]"},
+		{name: "another server", method: "POST", path: path, elsewhere: true, want: "[]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			found := []string{}
+			f := &stray.Finder{
+				Host:    stray.Host(&rest.Config{Host: server.URL}),
+				Holding: func(resource schema.GroupResource) bool { return resource == pods },
+				Holds:   func(metav1.Object) bool { return false },
+				Found: func(_ context.Context, of, namespace, name string) {
+					found = append(found, of+" "+namespace+" "+name)
+				},
+			}
+			if tt.elsewhere {
+				f.Host = stray.Host(&rest.Config{Host: "https://other.example.com"})
+			}
+			client := server.Client().Transport
+			if tt.wrapped {
+				client = f.Wrap(client)
+			}
+			traced := 0 // the trace of the program stays
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteHeaderField: func(string, []string) { traced++ }})
+			ctx = f.Begin(ctx, nil, types.NamespacedName{})
+			for range 2 { // it is found once
+				req, err := http.NewRequestWithContext(ctx, tt.method, server.URL+tt.path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp, err := client.RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = resp.Body.Close()
+				if resp.ProtoMajor != 2 {
+					t.Fatalf("%s, want HTTP/2", resp.Proto)
+				}
+			}
+			if got := fmt.Sprint(found); got != tt.want || traced == 0 {
+				t.Errorf("found %s after %d headers, want %s", got, traced, tt.want)
+			}
+		})
+	}
+	if host := stray.Host(&rest.Config{Host: "http://[::1"}); host != "" {
+		t.Errorf("Host of no URL is %q", host)
 	}
 }
