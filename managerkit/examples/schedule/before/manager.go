@@ -1,0 +1,18 @@
+package before
+
+import (
+	"time"
+
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// NewManager returns the manager of the program. The scheme of the options has the kinds.
+func NewManager(config *rest.Config, options ctrl.Options) (ctrl.Manager, error) {
+	mgr, err := ctrl.NewManager(config, options)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reconciler{Client: mgr.GetClient(), Now: time.Now}
+	return mgr, r.SetupWithManager(mgr)
+}
