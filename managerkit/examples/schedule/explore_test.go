@@ -85,9 +85,9 @@ func step(name string, do func(ctx context.Context, k client.Client, namespace s
 // only the newest missed time gets a Job.
 func (c *clocks) minute(n int) controllertest.Step {
 	return step(fmt.Sprintf("minute %d", n), func(ctx context.Context, k client.Client, namespace string) error {
-		before := types.NamespacedName{Namespace: namespace, Name: jobName("report", n-1)}
-		if err := k.Get(ctx, before, &batchv1.Job{}); err != nil {
-			return fmt.Errorf("the Job of the minute before: %v", err) // %v: a NotFound would count as an effect of a deleted Schedule
+		former := types.NamespacedName{Namespace: namespace, Name: jobName("report", n-1)}
+		if err := k.Get(ctx, former, &batchv1.Job{}); err != nil {
+			return missing(ctx, k, namespace, err)
 		}
 		c.of(namespace).minutes.Store(int64(n))
 		return setMinute(ctx, k, namespace, "report", int64(n))
@@ -98,10 +98,19 @@ func (c *clocks) minute(n int) controllertest.Step {
 func finishJob(minute int, ok bool) controllertest.Step {
 	return step(fmt.Sprintf("finish the Job of minute %d", minute), func(ctx context.Context, k client.Client, namespace string) error {
 		if err := finish(ctx, k, namespace, jobName("report", minute), ok); err != nil {
-			return fmt.Errorf("%v", err)
+			return missing(ctx, k, namespace, err)
 		}
 		return nil
 	})
+}
+
+// missing returns the error of a step about a Job. If the plan has deleted the Schedule, it is a
+// NotFound, which is no finding.
+func missing(ctx context.Context, k client.Client, namespace string, err error) error {
+	if err := k.Get(ctx, types.NamespacedName{Namespace: namespace, Name: "report"}, &v1.Schedule{}); err != nil {
+		return err
+	}
+	return fmt.Errorf("the Schedule exists: %v", err) // without the type of the error
 }
 
 // read returns the Schedule, or nil, and the Jobs in the order of their times.
@@ -192,6 +201,7 @@ func oneRuns(s *controllertest.State) error {
 // every kind of fault at every operation, in place of some at the creation of Jobs.
 func TestExplore(t *testing.T) {
 	t.Parallel()
+	installSchedules(t)
 	first, second := "create jobs.batch "+jobName("report", 0)+"#1", "create jobs.batch "+jobName("report", 1)+"#1"
 	options := controllertest.Options{
 		Config: testserver.Config(t), KeepNamespaces: true, ConvergeTimeout: 20 * time.Second, Parallel: 16, Confirm: 1,

@@ -22,19 +22,20 @@ import (
 // Reconciler runs the Jobs of each Schedule.
 type Reconciler struct {
 	client.Client
-	Now    func() time.Time
-	Writes *managerkit.Writes
+	Now func() time.Time
 
-	live      client.Reader
 	schedules *managerkit.Client[*v1.Schedule]
+
+	Writes *managerkit.Writes
+	live   client.Reader // of the API server
 }
 
 // SetupWithManager adds the controller to the manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) (err error) {
-	r.live = mgr.GetAPIReader()
-	if r.schedules, err = managerkit.NewClient[*v1.Schedule](r.Client, r.live); err != nil {
+	if r.schedules, err = managerkit.NewClient[*v1.Schedule](mgr.GetClient(), mgr.GetAPIReader()); err != nil {
 		return err
 	}
+	r.live = mgr.GetAPIReader()
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1.Schedule{}).
 		Owns(&batchv1.Job{})

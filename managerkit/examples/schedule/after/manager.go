@@ -10,8 +10,9 @@ import (
 	"github.com/controllerkit/controllerkit/managerkit"
 )
 
-// NewManager returns the manager of the program. The scheme of the options has the kinds.
-func NewManager(config *rest.Config, options ctrl.Options) (ctrl.Manager, error) {
+// NewManager returns the manager of the program, with time.Now or the clock of a test. The scheme
+// of the options has the kinds.
+func NewManager(config *rest.Config, options ctrl.Options, now func() time.Time) (ctrl.Manager, error) {
 	writes := managerkit.NewWrites(consistency.Config{})
 	if err := writes.Install(config, &options); err != nil {
 		return nil, err
@@ -29,6 +30,6 @@ func NewManager(config *rest.Config, options ctrl.Options) (ctrl.Manager, error)
 	if err != nil {
 		return nil, err
 	}
-	r := &Reconciler{Client: mgr.GetClient(), Now: time.Now, Writes: writes}
+	r := &Reconciler{Client: mgr.GetClient(), Now: now, Writes: writes}
 	return mgr, r.SetupWithManager(mgr)
 }
