@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -19,14 +18,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/internal/apply"
-	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/managerkit/internal/bare"
 	"github.com/controllerkit/controllerkit/managerkit/internal/typeof"
 )
 
@@ -50,7 +48,7 @@ type clientKind[T client.Object] struct {
 	live    client.Reader
 	typ     reflect.Type // the struct of the objects, to which T points unless it is an interface
 	untyped bool         // lists carry their apiVersion and kind
-	bare    sync.Once    // logs that the cached objects have no managedFields
+	bare    bare.Line
 }
 
 // NewClient returns the client of all namespaces, or of a cluster-scoped kind. The scheme
@@ -392,23 +390,9 @@ func (c *Client[T]) apply(ctx context.Context, config any, opts metav1.ApplyOpti
 	patch.FieldValidation = metav1.FieldValidationStrict
 	response, err := c.Patch(ctx, name, types.ApplyPatchType, data, patch, subresources...)
 	if err == nil {
-		c.noteBare(ctx, response)
+		c.kind.bare.Check(ctx, c.kind.Kind, response)
 	}
 	return response, err
-}
-
-// noteBare logs, once for each Client of NewClient, that applies are no-ops because a transform removes
-// the managedFields of cached objects: ssa.ApplyChanged could not compare the cached object, and
-// the response has the same version, with managedFields.
-func (c *Client[T]) noteBare(ctx context.Context, response T) {
-	cached, ok := ctx.Value(calls.Bare{}).(metav1.Object)
-	if !ok || cached.GetUID() != response.GetUID() || cached.GetResourceVersion() != response.GetResourceVersion() || len(response.GetManagedFields()) == 0 {
-		return
-	}
-	c.kind.bare.Do(func() {
-		klog.FromContext(ctx).Info("Each ApplyChanged sends a request, because the cache removes metadata.managedFields",
-			"kind", c.kind.Kind, "cure", "remove the transform of this kind in Cache.ByObject or DefaultTransform, or call ApplyChanged of an ssa.Memory")
-	})
 }
 
 // named returns an object of that name, which a request fills with the response.
