@@ -130,7 +130,8 @@ func TestServerWrapped(t *testing.T) {
 // SkipNameValidation the second controller is an error.
 func TestServerTwoManagers(t *testing.T) {
 	t.Parallel()
-	keys := make(chan string, 1000)
+	first, second, keys := testserver.Namespace(t), testserver.Namespace(t), make(chan string, 1000)
+	name := "mk-two-" + first // a name of its own for each run of the test
 	build := func(namespace string, skip bool) (ctrl.Manager, error) {
 		config, options, writes := testserver.Config(t), quiet(), managerkit.NewWrites(consistency.Config{})
 		options.Cache.DefaultNamespaces = map[string]cache.Config{namespace: {}}
@@ -142,7 +143,7 @@ func TestServerTwoManagers(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		b := ctrl.NewControllerManagedBy(mgr).Named("mk-two").For(&corev1.ConfigMap{}, builder.WithPredicates(named("a", "b")))
+		b := ctrl.NewControllerManagedBy(mgr).Named(name).For(&corev1.ConfigMap{}, builder.WithPredicates(named("a", "b")))
 		f := crreconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 			keys <- namespace + " runs " + req.String()
 			cm := &corev1.ConfigMap{}
@@ -154,7 +155,6 @@ func TestServerTwoManagers(t *testing.T) {
 		})
 		return mgr, managerkit.Complete(b, f, &reconcile.Controller[ctrl.Request]{Gate: writes.Gate()}, controller.Options{})
 	}
-	first, second := testserver.Namespace(t), testserver.Namespace(t)
 	var stops []func() error
 	for _, namespace := range []string{first, second} {
 		mgr, err := build(namespace, namespace == second)
@@ -163,7 +163,7 @@ func TestServerTwoManagers(t *testing.T) {
 		}
 		stops = append(stops, startManager(t, mgr))
 	}
-	if _, err := build(second, false); err == nil || !strings.Contains(err.Error(), "mk-two") {
+	if _, err := build(second, false); err == nil || !strings.Contains(err.Error(), name) {
 		t.Errorf("the second controller of a name: %v, want an error with the name", err)
 	}
 	run := func(namespace, name string) {
