@@ -24,6 +24,7 @@ import (
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/managerkit/internal/bare"
 	"github.com/controllerkit/controllerkit/managerkit/internal/typeof"
 )
 
@@ -47,6 +48,7 @@ type clientKind[T client.Object] struct {
 	live    client.Reader
 	typ     reflect.Type // the struct of the objects, to which T points unless it is an interface
 	untyped bool         // lists carry their apiVersion and kind
+	bare    bare.Line
 }
 
 // NewClient returns the client of all namespaces, or of a cluster-scoped kind. The scheme
@@ -361,6 +363,9 @@ func (c *Client[T]) Patch(ctx context.Context, name string, pt types.PatchType, 
 // the type of the configuration from the method, so convert it:
 //
 //	ssa.Apply(ctx, fieldManager, websites.Apply, any(config))
+//
+// If a transform of the cache removes the managedFields, ssa.ApplyChanged applies each time. The
+// first no-op is logged, with the cure.
 func (c *Client[T]) Apply(ctx context.Context, config any, opts metav1.ApplyOptions) (T, error) {
 	return c.apply(ctx, config, opts)
 }
@@ -383,7 +388,11 @@ func (c *Client[T]) apply(ctx context.Context, config any, opts metav1.ApplyOpti
 	}
 	patch := opts.ToPatchOptions()
 	patch.FieldValidation = metav1.FieldValidationStrict
-	return c.Patch(ctx, name, types.ApplyPatchType, data, patch, subresources...)
+	response, err := c.Patch(ctx, name, types.ApplyPatchType, data, patch, subresources...)
+	if err == nil {
+		c.kind.bare.Check(ctx, c.kind.Kind, response)
+	}
+	return response, err
 }
 
 // named returns an object of that name, which a request fills with the response.

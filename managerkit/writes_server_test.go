@@ -69,7 +69,9 @@ type siteOptions struct {
 	native bool                        // with the option of controller-runtime
 	on     func(*fault.Op) fault.Fault // nil means none
 	wrap   func(http.RoundTripper) http.RoundTripper
-	cache  func(ns string, opts *cache.Options) // nil means none
+	outer  func(http.RoundTripper) http.RoundTripper // wraps after Install; nil means none
+	client client.NewClientFunc                      // nil means the manager's default
+	cache  func(ns string, opts *cache.Options)      // nil means none
 	// reconcile runs for each event. The turn is that of the owner's event.
 	reconcile func(ctx context.Context, s *site, owner *corev1.ServiceAccount, turn int) (ctrl.Result, error)
 }
@@ -106,6 +108,10 @@ func newSite(t *testing.T, o siteOptions) *site {
 		if err := s.writes.Install(restConfig, &options); err != nil {
 			t.Fatal(err)
 		}
+	}
+	options.NewClient = o.client
+	if o.outer != nil {
+		restConfig.Wrap(o.outer)
 	}
 	if s.mgr, err = ctrl.NewManager(restConfig, options); err != nil {
 		t.Fatal(err)

@@ -122,6 +122,9 @@ func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, reques
 	if config, err = apply.Guard(c, config, live, false); err != nil {
 		return response, false, prefixed(err)
 	}
+	if !remembers && why == apply.Bare {
+		ctx = context.WithValue(ctx, calls.Bare{}, metav1.Object(live))
+	}
 	if response, err = call(ctx, fm, request, config, true); err != nil {
 		return response, false, err
 	}

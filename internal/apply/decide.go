@@ -19,6 +19,9 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
+// Bare is the reason of Unchanged for a live object whose managedFields are empty.
+const Bare = "live has no managedFields"
+
 // Unchanged reports whether an apply of the configuration would leave live and its
 // managedFields as they are. It makes no request and needs no schema. If it cannot decide,
 // it reports false. why is the first difference or doubt, for logs.
@@ -63,7 +66,7 @@ func Unchanged[T metav1.Object, C any](ctx context.Context, manager string, c *C
 	}
 	switch {
 	case len(entries) == 0:
-		return false, "live has no managedFields"
+		return false, Bare
 	case 2*len(c.JSON)+size > maxCompared: // the object has what the configuration has
 		return false, "live is " + errLarge.Error()
 	}

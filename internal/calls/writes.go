@@ -67,3 +67,7 @@ func NoteWritten(ctx context.Context, obj any) {
 		}
 	}
 }
+
+// Bare is the key of a metav1.Object, in the context of an apply: the object that package ssa could not
+// compare with the configuration, because it has no managedFields.
+type Bare struct{}
