@@ -76,8 +76,7 @@ type (
 	// PendingLister returns the ready, running and delayed keys, for the last line of log.
 	PendingLister[K comparable] interface{ Pending() []K }
 
-	// Clearer removes and returns the ready and delayed keys. After Handle, Run calls it when
-	// it ends; without it the queue of a standby keeps them.
+	// Clearer removes and returns the ready and delayed keys. After Handle, Run calls it when it ends.
 	Clearer[K comparable] interface{ Clear() []K }
 )
 
@@ -153,8 +152,7 @@ type (
 	}
 )
 
-// The results of a call, in metrics and for hooks. The comment of reconcile.Result has the
-// consequences of each.
+// The results of a call, in metrics and for hooks. The comment of reconcile.Result has what follows from each.
 const (
 	ResultSuccess     = "success"
 	ResultRequeue     = "requeue"
@@ -188,12 +186,10 @@ type (
 	// TerminalError is an error that no retry can cure. The key runs at its next event.
 	TerminalError interface{ Terminal() bool }
 
-	// RejectedError is what the same request gets until something else changes. It is retried
-	// after 1s, later up to 15m, or at the next event.
+	// RejectedError lasts until something else changes. It is retried after 1s to 15m, or at the next event.
 	RejectedError interface{ Rejected() bool }
 
-	// WaitingError is no failure: what was asked for goes on elsewhere. The key runs again after
-	// the time, and a finalizer's cleanup counts as a step that waits. 0 is no mark.
+	// WaitingError is no failure: the work goes on elsewhere. The key runs again after the time. 0 is no mark.
 	WaitingError interface{ Waits() time.Duration }
 
 	// UnsentError is the error of a request that never left, so that nothing has changed.
