@@ -375,7 +375,7 @@ func TestLifeMisuse(t *testing.T) {
 		{change: func(r *external.Resource) { r.Annotation = "" }, want: "Resource.Annotation"},
 		{change: func(r *external.Resource) {
 			r.Observe = func(context.Context, string) (external.State, error) { return "", nil }
-		}, want: `Observe returned the state ""`},
+		}, want: `the state of Observe is ""`},
 		{change: func(r *external.Resource) { r.Delete = nil }, want: "Resource.Delete is nil", delete: true},
 	}
 	for _, tt := range tests {

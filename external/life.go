@@ -229,7 +229,7 @@ func (r Resource) observe(ctx context.Context, id string) (State, error) {
 	case Current, Different, Busy, Gone:
 		return state, nil
 	}
-	return "", kube.Terminal(fmt.Errorf("Observe returned the state %q: return Current, Different, Busy or Gone", state))
+	return "", kube.Terminal(fmt.Errorf("the state of Observe is %q: return Current, Different, Busy or Gone", state))
 }
 
 // Delete deletes the thing of obj, whether or not a crash kept its id from being stored. If it
