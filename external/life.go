@@ -322,7 +322,7 @@ func remove[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 		}
 	}
 	if state != Gone {
-		return &waiting{"the service still deletes " + last.ID, look}
+		return &waiting{"the service has not yet deleted " + last.ID, look}
 	}
 	if wait := r.hidden(last); wait > 0 {
 		return unseen(wait)
