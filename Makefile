@@ -113,6 +113,7 @@ explore-objects: bin/controlplane ## explore the other packages: OPERATIONS (10^
 	go test -v -count=1 -timeout 0 -run '^(TestServerSetCrash|TestServerSetRandom)$$' ./ssa/applyset -plans 500 -transitions 2000
 	go test -race -v -count=1 -timeout 0 -run '^(TestServerPlans|TestServerRestarts)$$' ./crd/migrate -plans 500 -objects 2000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerUpgrades$$' ./preview -upgrades 50
+	go test -v -count=1 -timeout 0 -run '^TestLives$$' ./external -lives 5000
 	go test -v -count=1 -timeout 0 -p 1 -run '^TestServerPreview$$' ./examples/website/integration ./examples/tenant/integration ./examples/backup/controller -previewed 500
 
 .PHONY: explore-cluster
@@ -130,6 +131,7 @@ explore-scenarios: bin/controlplane ## explore controllers with controllertest: 
 	go test -v -count=1 -timeout 0 -run '^TestUpgrade$$' ./controllertest -upgrade-plans 0
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^(TestTwins|TestMutants)$$' ./controllertest/internal/zoo
 	cd tracing && EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestServerWebsites$$' .
+	cd managerkit && EXPLORE_BUDGET=10m go test -v -count=1 -timeout 0 -p 1 -run '^TestExplore$$' ./examples/memcached ./examples/schedule
 
 .PHONY: explore-hostile
 explore-hostile: bin/controlplane ## read hostile objects for HOSTILE (5m) in each package that reads objects
