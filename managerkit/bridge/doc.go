@@ -27,9 +27,10 @@
 //   - Writes go through mgr.GetConfig(). A client of options.NewClient, such as one with an interceptor, does not see
 //     them. A transport of config.Wrap does.
 //   - Optional and single kinds of operator.Reading have watches of their own.
-//   - A cache with DefaultNamespaces, or with Namespaces of ByObject, needs [Prepare]. Without it, lists of
-//     the cache can be older than the writes of the last leader.
-//   - A standby notes no deletions: a controller of Operator.Controller that must see them needs a finalizer.
+//   - If the cache has DefaultNamespaces, or Namespaces of ByObject, call [Prepare] before the manager is made.
+//     Without it, lists of the cache can be older than the writes of the last leader.
+//   - A deletion while this process does not lead runs no key when it leads. A controller of
+//     Operator.Controller that must see deletions needs a finalizer.
 //   - If a transform of the cache strips managedFields, each Apply of a child is a request.
 //   - An object that a selector of the cache leaves out is absent for the operator.
 package bridge
