@@ -27,6 +27,25 @@ func (s *store) get() (*coordinationv1.Lease, error) { return s.Get(leaseName) }
 // delete deletes the Lease if it exists.
 func (s *store) delete() { _ = s.Delete(leaseName, nil) }
 
+// renewed waits until the Lease has just been renewed, in the time of a bubble.
+func (s *store) renewed(t *testing.T) {
+	t.Helper()
+	renewal := func() time.Time {
+		lease, err := s.get()
+		if err != nil || lease.Spec.RenewTime == nil {
+			return time.Time{}
+		}
+		return lease.Spec.RenewTime.Time
+	}
+	end := time.Now().Add(time.Minute)
+	for before := renewal(); !renewal().After(before); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the Lease is not renewed")
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // and the elector has the response
+}
+
 // edit changes the Lease as another user does.
 func (s *store) edit(t *testing.T, change func(*coordinationv1.Lease)) {
 	t.Helper()
