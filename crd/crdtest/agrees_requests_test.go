@@ -175,11 +175,13 @@ var edits = map[string]func(g *gadget){
 // guards are the edits that matter most: they are more frequent than the others.
 var guards = []string{"no version", "version 1", "no uid", "foreign uid", "finalizer f", "finalizer g", "no finalizer", "big"}
 
-// fragments are the parts of merge patches and applied configurations.
+// fragments are the parts of merge patches and applied configurations. There is no empty list or map of
+// the metadata: the API server stores it, and does not show it. So it takes it for a change if its watch cache
+// has the object, and not if the cache is milliseconds late.
 var fragments = map[string][]string{
 	"metadata": {
-		`"labels":{"l":"1"}`, `"labels":{"l":null}`, `"labels":{"m":"2"}`, `"labels":null`, `"labels":{"not a label!":"1"}`, `"annotations":{"a":"1"}`, `"annotations":{}`,
-		`"finalizers":["example.com/f"]`, `"finalizers":["example.com/g"]`, `"finalizers":["example.com/f","example.com/g"]`, `"finalizers":null`, `"finalizers":[]`,
+		`"labels":{"l":"1"}`, `"labels":{"l":null}`, `"labels":{"m":"2"}`, `"labels":null`, `"labels":{"not a label!":"1"}`, `"annotations":{"a":"1"}`,
+		`"finalizers":["example.com/f"]`, `"finalizers":["example.com/g"]`, `"finalizers":["example.com/f","example.com/g"]`, `"finalizers":null`,
 		`"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"o","uid":"owner-o"}]`, `"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"p","uid":"owner-p"}]`,
 		`"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"","uid":""}]`,
 		`"resourceVersion":"$version"`, `"resourceVersion":"$old"`, `"resourceVersion":"1"`, `"resourceVersion":""`, `"resourceVersion":null`, `"resourceVersion":"text"`,
