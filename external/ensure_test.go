@@ -348,9 +348,10 @@ func TestLifePreview(t *testing.T) {
 				t.Errorf("Delete() = %v, %v", wait, err)
 			}
 			s.machines[0].deleted = true
+			notes = append(notes, "gone")
 		}
 		do("small")
-		want := fmt.Sprint([]string{"create " + account, "update " + account, "delete " + account, "create " + account})
+		want := fmt.Sprint([]string{"create " + account, "update " + account, "delete " + account, "gone", "gone", "create " + account})
 		if fmt.Sprint(notes) != want || s.creates != 1 || s.machines[0].size != "small" {
 			t.Errorf("notes = %v after %d creates, want %v", notes, s.creates, want)
 		}
