@@ -169,7 +169,7 @@ func once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj 
 	}
 	if pending && !unreadable {
 		// Otherwise a clock that was a year ahead would delay the object by a year.
-		unreadable = last.Since.After(time.Now().Add(r.VisibleAfter + r.KeysLast/4))
+		unreadable = r.ahead(last)
 	}
 	value := obj.GetAnnotations()[r.Annotation]
 	if !pending || unreadable {
@@ -274,6 +274,11 @@ func (r Resource) create(ctx context.Context, last intent) (id string, err error
 }
 
 var errNoID = kube.Terminal(errors.New("the id that Find or Create returned is empty: return the id of the thing"))
+
+// ahead reports whether the intent is from the future, by more than clocks differ.
+func (r Resource) ahead(last intent) bool {
+	return last.Since.After(time.Now().Add(r.VisibleAfter + r.KeysLast/4))
+}
 
 // tooOld reports whether the service may have forgotten the Create of the intent.
 func (r Resource) tooOld(last intent) bool {

@@ -344,7 +344,7 @@ func trace[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj
 	if !pending || preview {
 		return "", nil
 	}
-	if future := last.Since.After(time.Now().Add(r.VisibleAfter + r.KeysLast/4)); unreadable || future {
+	if unreadable || r.ahead(last) {
 		if r.KeysLast > 0 {
 			return "", forgotten(ctx, c, obj, r)
 		}

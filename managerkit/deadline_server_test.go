@@ -29,7 +29,7 @@ func TestServerDeadline(t *testing.T) {
 	q := queue.New(queue.Config[ctrl.Request]{RateLimiter: queue.Exponential[ctrl.Request](time.Hour, 24*time.Hour)})
 	calls, parked := make(chan struct{}, 100), make(chan int, 100)
 	loop := &reconcile.Controller[ctrl.Request]{Queue: q, MaxAttempts: 2, Metrics: &parkings{parked: parked}}
-	complete(t, mgr, "mk-deadline", loop, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
+	complete(t, mgr, namespace, loop, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
 		if req.Name != "a" {
 			return ctrl.Result{}, nil
 		}
