@@ -3,6 +3,7 @@ package operator_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -113,7 +114,10 @@ func TestServerStrayWrite(t *testing.T) {
 			}
 			if tt.logged != "" {
 				// The event of another object brings the call that sees the new one in the cache.
-				for done := false; !done; {
+				for done, end := false, time.Now().Add(30*time.Second); !done; {
+					if time.Now().After(end) {
+						t.Fatal("the write is not logged")
+					}
 					if _, err := raw.Patch(t.Context(), "b", types.MergePatchType, []byte(`{"data":{"n":"`+string(uuid.NewUUID())+`"}}`), metav1.PatchOptions{}); err != nil {
 						t.Fatal(err)
 					}
