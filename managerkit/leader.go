@@ -113,9 +113,10 @@ func Elect(options *manager.Options, e *leader.Elector) error {
 		baseContext = context.Background
 	}
 	options.BaseContext = func() context.Context {
-		ctx, cancel := context.WithCancelCause(baseContext())
-		context.AfterFunc(l.lost, func() { cancel(context.Cause(l.lost)) })
-		return electedContext{Context: ctx, lock: l}
+		base := baseContext()
+		ctx, cancel := context.WithCancelCause(l.lost)
+		context.AfterFunc(base, func() { cancel(context.Cause(base)) })
+		return electedContext{Context: ctx, base: base, lock: l}
 	}
 
 	options.LeaderElection = true
@@ -162,8 +163,9 @@ func (l *lock) elect() {
 		l.lead = ctx
 		close(l.led)
 		validity := ctx.Value(calls.Validity{}).(context.Context)
-		context.AfterFunc(validity, func() { l.lose(context.Cause(validity)) })
+		context.AfterFunc(validity, l.loseIfOver)
 		<-ctx.Done()
+		l.loseIfOver()
 		if l.run.Err() == nil { // lost: the manager ends, so Run must not campaign again
 			l.cancel()
 		} else if l.expire {
@@ -182,13 +184,25 @@ func (l *lock) stop() {
 	<-l.ended
 }
 
+// loseIfOver cancels the contexts of the Runnables if the term is over. Whatever tells the
+// manager of the loss calls it first, because the manager cancels them without a cause.
+func (l *lock) loseIfOver() {
+	if validity := l.lead.Value(calls.Validity{}).(context.Context); validity.Err() != nil {
+		l.lose(context.Cause(validity))
+	}
+}
+
 // leads reports whether this process is the leader at this moment.
 func (l *lock) leads() bool {
 	if !isClosed(l.led) {
 		return false
 	}
 	term, ok := leader.TermFrom(l.lead)
-	return ok && term.Check(l.lead) == nil
+	if ok && term.Check(l.lead) == nil {
+		return true
+	}
+	l.loseIfOver()
+	return false
 }
 
 // Get waits until this process leads, and then returns a record without a holder, which
@@ -275,14 +289,21 @@ func (c electedCache) Start(ctx context.Context) error {
 	return err
 }
 
-// An electedContext has the values of lead's context from when that exists: the term.
+// An electedContext ends when the term is over, or with base. It has the values of base, and
+// those of lead's context from when that exists: the term.
 type electedContext struct {
-	context.Context
-	lock *lock
+	context.Context // derived from lock.lost, so that lose ends it before it returns
+	base            context.Context
+	lock            *lock
 }
+
+func (c electedContext) Deadline() (time.Time, bool) { return c.base.Deadline() }
 
 func (c electedContext) Value(key any) any {
 	if v := c.Context.Value(key); v != nil {
+		return v
+	}
+	if v := c.base.Value(key); v != nil {
 		return v
 	}
 	// A value of run's context, such as the logger of the election, is not of the term.

@@ -79,8 +79,24 @@ func Run(ctx context.Context, e *leader.Elector, newManager func(manager.Options
 		}); ok {
 			c.until(ctx, cancel)
 		}
+		ctx, stop := untilOver(ctx, cancel)
+		defer stop()
 		return mgr.Start(ctx)
 	})
+}
+
+// untilOver returns the context of a manager's Start, which ends with lead's. After a loss the
+// contexts of the Runnables are canceled first, because the manager cancels them without a
+// cause as soon as its own has ended.
+func untilOver(lead context.Context, cancel context.CancelCauseFunc) (context.Context, func()) {
+	ctx, end := context.WithCancelCause(context.WithoutCancel(lead))
+	stop := context.AfterFunc(lead, func() {
+		if validity := lead.Value(calls.Validity{}).(context.Context); validity.Err() != nil {
+			cancel(context.Cause(validity))
+		}
+		end(context.Cause(lead))
+	})
+	return ctx, func() { stop(); end(nil) }
 }
 
 // termOptions returns the options for the manager of lead's context, and the function that
