@@ -26,7 +26,10 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-var upgradePlans = flag.Int("upgrade-plans", 15, "`number` of plans of TestUpgrade; 0 means all")
+var (
+	upgradePlans  = flag.Int("upgrade-plans", 15, "`number` of plans of TestUpgrade; 0 means all")
+	upgradeBudget = flag.Duration("upgrade-budget", 0, "`time` for TestUpgrade, for each upgrade; 0 means one fault a plan and no limit")
+)
 
 // A shop is a version of a controller. Each ServiceAccount gets a ConfigMap, a Service and a bucket.
 type shop struct {
@@ -137,10 +140,10 @@ func TestUpgrade(t *testing.T) {
 			tt.change(&to)
 			s := upgrade(from, to)
 			s.From.Beside = tt.beside
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute+*upgradeBudget)
 			defer cancel()
 			began := time.Now()
-			report, err := controllertest.Run(ctx, s, controllertest.Options{Config: testserver.Config(t), Sample: *upgradePlans, Parallel: 8})
+			report, err := controllertest.Run(ctx, s, controllertest.Options{Config: testserver.Config(t), Sample: *upgradePlans, Budget: *upgradeBudget, Parallel: 8})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -59,6 +59,19 @@ func TestExplore(t *testing.T) {
 	controllertest.Explore(t, tenantScenario(), options)
 }
 
+// TestUpgrade lets a new version take over from a former one under faults. It must not change what no
+// user has asked for. Here both are this version. Put the program of your last release into
+// Former.Command.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	s := tenantScenario()
+	s.Name = "tenant-upgrade"
+	s.From = &controllertest.Former{Start: s.Start, Steps: 2}
+	controllertest.Explore(t, s, controllertest.Options{
+		Config: testserver.Own(t).Config(), KeepNamespaces: true, Parallel: 16, Sample: 8, ConvergeTimeout: 90 * time.Second,
+	})
+}
+
 // shardLabel separates the tenants of runs that share a server.
 const shardLabel = "shard"
 

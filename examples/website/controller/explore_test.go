@@ -39,17 +39,46 @@ func TestExplore(t *testing.T) {
 		}
 		options.Sample, options.Parallel = 0, 24
 	}
-	controllertest.Explore(t, controllertest.Scenario{
+	controllertest.Explore(t, scenario(), options)
+}
+
+// TestUpgrade lets a new version take over from a former one under faults, as a rolling update does:
+// the new one starts while the former one leads. It must not change what no user has asked for.
+// Here both are this version. Put the program of your last release into Former.Command.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	s := scenario()
+	s.Name = "website-upgrade"
+	s.Start = start(true)
+	s.From = &controllertest.Former{Start: start(true), Beside: true}
+	controllertest.Explore(t, s, controllertest.Options{Sample: 8, Parallel: 8, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true})
+}
+
+// start returns the function that runs the operator, with an election if two processes run.
+func start(elects bool) func(context.Context, *rest.Config, *controllertest.Env) error {
+	return func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		o := operator.Options{Name: name, Namespace: env.Namespace}
+		if elects {
+			o.LeaseNamespace = env.Namespace
+		}
+		op, err := controller.New(cfg, o, cloudDNS{env.Cloud})
+		if err != nil {
+			return err
+		}
+		if elects { // the tests wait for the Lease of a killed process
+			op.Elector.LeaseDuration, op.Elector.RenewDeadline, op.Elector.RetryPeriod = 3*time.Second, 2*time.Second, 500*time.Millisecond
+		}
+		return op.Run(ctx)
+	}
+}
+
+// scenario is the life of a website.
+func scenario() controllertest.Scenario {
+	return controllertest.Scenario{
 		Name:  "website",
 		CRDs:  []string{"../config/crd.yaml"},
 		Cloud: cloud.Options{ChosenIDs: true},
-		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
-			op, err := controller.New(cfg, operator.Options{Name: name, Namespace: env.Namespace}, cloudDNS{env.Cloud})
-			if err != nil {
-				return err
-			}
-			return op.Run(ctx)
-		},
+		Start: start(false),
 		Script: []controllertest.Step{
 			step("create", func(ctx context.Context, _ kubernetes.Interface, sites *crd.Client[*v1.Website]) error {
 				w := &v1.Website{Spec: v1.WebsiteSpec{Image: "blog:1", Host: "blog.example.com", Replicas: 2}}
@@ -71,7 +100,7 @@ func TestExplore(t *testing.T) {
 		Invariants: []controllertest.Invariant{
 			{Name: "each DNS record has a website with the finalizer", Check: recordHeld},
 		},
-	}, options)
+	}
 }
 
 func step(name string, do func(context.Context, kubernetes.Interface, *crd.Client[*v1.Website]) error) controllertest.Step {

@@ -171,6 +171,18 @@ func held(s *controllertest.State) error {
 	return nil
 }
 
+// TestUpgrade lets the version with controllerkit take over from the version before, under faults: the
+// move changes no object and no address.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	s := scenario(startAfter)
+	s.Name = "memcached-upgrade"
+	s.From = &controllertest.Former{Start: startBefore}
+	controllertest.Explore(t, s, controllertest.Options{
+		Config: testserver.Config(t), KeepNamespaces: true, ConvergeTimeout: 20 * time.Second, Parallel: 16, Sample: 8,
+	})
+}
+
 // TestExplore: under the same faults, the version with the usual patterns has findings, and
 // the version with controllerkit has none. The findings have one cause: if the process dies
 // or the update fails after the address was removed, the next cleanup fails forever.

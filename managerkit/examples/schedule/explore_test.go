@@ -195,6 +195,21 @@ func oneRuns(s *controllertest.State) error {
 	return nil
 }
 
+// TestUpgrade lets the version with managerkit take over from the version before, under faults, while a
+// Job runs: the move changes no object.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	installSchedules(t)
+	var all clocks
+	s := all.scenario(all.startAfter)
+	s.Name = "schedule-upgrade"
+	s.From = &controllertest.Former{Start: all.startBefore, Steps: 2}
+	controllertest.Explore(t, s, controllertest.Options{
+		Config: testserver.Config(t), KeepNamespaces: true, ConvergeTimeout: 20 * time.Second, Parallel: 16, Sample: 8,
+		Faults: withoutRecreate(),
+	})
+}
+
 // TestExplore: under the same faults, the version with the usual patterns has findings, and the
 // version with managerkit has none. The findings have one cause: a run between the creation of a
 // Job and its event in the cache creates another Job. EXPLORE_BUDGET, for example 5m, injects
@@ -216,9 +231,7 @@ func TestExplore(t *testing.T) {
 			t.Fatalf("EXPLORE_BUDGET: %v", err)
 		}
 		options.Plans, options.Confirm = nil, 0
-		options.Faults = slices.DeleteFunc(controllertest.AllFaults(), func(k controllertest.Kind) bool {
-			return k == controllertest.UserRecreate // a new Schedule makes no Jobs for former minutes
-		})
+		options.Faults = withoutRecreate()
 	}
 	var all clocks
 	for _, version := range []struct {
@@ -245,4 +258,9 @@ func TestExplore(t *testing.T) {
 			t.Errorf("%s: no plan was valid: %v", version.name, report.Invalid)
 		}
 	}
+}
+
+// withoutRecreate returns the faults that fit: a new Schedule makes no Jobs for former minutes.
+func withoutRecreate() []controllertest.Kind {
+	return slices.DeleteFunc(controllertest.AllFaults(), func(k controllertest.Kind) bool { return k == controllertest.UserRecreate })
 }
