@@ -82,6 +82,41 @@ func bundleRows() []situation {
 			onCall: "an Event of the bundle that names the kind", does: "It applies the gadget when its kind is served.",
 		},
 		{
+			name: "reads", title: "A kind that websites may read comes, changes, goes and comes again, beside an object that is read by its name",
+			setup: setup{args: []string{"-shows", "-log", "zerolog"}}, quiet: 60,
+			do: func(d *day) {
+				d.shows("", "")
+				for range 2 {
+					d.install("Banner")
+					d.createBanner("red", "sale")
+					d.createBanner("blue", "other")
+					d.shows("sale", "")
+					d.createBanner("red", "winter")
+					d.shows("sale.winter", "")
+					old, _ := d.leader()
+					d.addPod(d.newPod(old.name + "-new"))
+					d.deletePod(old)
+					d.deleteBanner("red", "sale")
+					d.shows("winter", "")
+					if err := d.definitions().Delete(d.Context(), "banners.example.com", metav1.DeleteOptions{}); err != nil {
+						d.Fatal(err)
+					}
+					d.shows("", "")
+				}
+				accounts := d.kube().CoreV1().ServiceAccounts("red")
+				if _, err := accounts.Create(d.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "sites"}}, metav1.CreateOptions{}); err != nil {
+					d.Fatal(err)
+				}
+				d.shows("", "sites")
+				d.ends()
+				if err := accounts.Delete(d.Context(), "sites", metav1.DeleteOptions{}); err != nil {
+					d.Fatal(err)
+				}
+				d.shows("", "")
+			},
+			onCall: "nothing", does: "The websites that have read them run, also on the next leader. All lines are JSON.",
+		},
+		{
 			name: "prune", title: "A user takes members out of a bundle, deletes one, edits one", sample: true,
 			do: func(d *day) {
 				d.editBundle("red", "extras", "b", "c")
@@ -188,13 +223,14 @@ func (d *day) allSay(message string, n int) error {
 	return nil
 }
 
-// installGadgets installs a kind, and gives the operator rights for it.
-func (d *day) installGadgets() {
+// install installs a kind.
+func (d *day) install(kind string) {
 	d.Helper()
+	singular := strings.ToLower(kind)
 	definition := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "gadgets.example.com"},
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": singular + "s.example.com"},
 		"spec": map[string]any{
-			"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "gadgets", "singular": "gadget", "kind": "Gadget", "listKind": "GadgetList"},
+			"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": singular + "s", "singular": singular, "kind": kind, "listKind": kind + "List"},
 			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}}},
 		},
 	}}
@@ -202,6 +238,12 @@ func (d *day) installGadgets() {
 		_, err := d.definitions().Create(d.Context(), definition, metav1.CreateOptions{})
 		return err
 	})
+}
+
+// installGadgets installs a kind, and gives the operator rights for it.
+func (d *day) installGadgets() {
+	d.Helper()
+	d.install("Gadget")
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "gadgets"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{"example.com"}, Resources: []string{"gadgets"}, Verbs: []string{"get", "list", "watch", "create", "patch", "delete"}},
 	}}
@@ -216,4 +258,40 @@ func (d *day) gadget() error {
 	gadgets := dynamic.NewForConfigOrDie(d.config()).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gadgets"})
 	_, err := gadgets.Namespace("red").Get(d.Context(), "one", metav1.GetOptions{})
 	return err
+}
+
+func (d *day) banners(namespace string) dynamic.ResourceInterface {
+	banners := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "banners"}
+	return dynamic.NewForConfigOrDie(d.config()).Resource(banners).Namespace(namespace)
+}
+
+// createBanner creates a banner once its kind is served.
+func (d *day) createBanner(namespace, called string) {
+	d.Helper()
+	banner := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Banner", "metadata": map[string]any{"name": called}}}
+	d.await(limit, func() error {
+		_, err := d.banners(namespace).Create(d.Context(), banner, metav1.CreateOptions{})
+		return err
+	})
+}
+
+func (d *day) deleteBanner(namespace, called string) {
+	d.Helper()
+	if err := d.banners(namespace).Delete(d.Context(), called, metav1.DeleteOptions{}); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// shows returns when the ConfigMap of the website shop in the namespace red has these labels. The operator asks
+// each 10s whether an optional kind is served.
+func (d *day) shows(banners, account string) {
+	d.Helper()
+	took := d.await(20*time.Second, func() error {
+		m, err := d.kube().CoreV1().ConfigMaps("red").Get(d.Context(), "shop", metav1.GetOptions{})
+		if err == nil && (m.Labels["banners"] != banners || m.Labels["account"] != account) {
+			err = fmt.Errorf("the labels are %v, want the banners %q and the account %q", m.Labels, banners, account)
+		}
+		return err
+	})
+	d.Logf("the banners %q and the account %q after %v", banners, account, took)
 }

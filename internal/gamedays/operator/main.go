@@ -43,6 +43,7 @@ type options struct {
 	spans  string // the file of the spans
 	pod    string // the name of the replica
 	label  string // of the children, as of another version of the operator
+	shows  bool   // see shown
 }
 
 func main() {
@@ -58,6 +59,7 @@ func main() {
 	flag.StringVar(&o.spans, "spans", "", "`file` of the spans")
 	flag.StringVar(&o.pod, "pod", "", "`name` of this replica in the Lease")
 	flag.StringVar(&o.label, "label", "", "`value` of the label version of the ConfigMaps")
+	flag.BoolVar(&o.shows, "shows", false, "the ConfigMaps have what the calls read as labels")
 	flag.Parse()
 	switch *logs {
 	case "slog":
@@ -135,10 +137,22 @@ func newOperator(config *rest.Config, o options) (*operator.Operator, error) {
 	operator.Children(c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
 	operator.Children(c, corev1.SchemeGroupVersion.WithResource("services"), applycorev1.ExtractService)
 	operator.Children(c, appsv1.SchemeGroupVersion.WithResource("deployments"), applyappsv1.ExtractDeployment)
+	var reads *shown
+	if o.shows {
+		reads = newShown(c)
+	}
 	r.Apply = func(ctx context.Context, children ...any) ([]operator.Child, error) {
 		for _, child := range children {
-			if m, ok := child.(*applycorev1.ConfigMapApplyConfiguration); ok && o.label != "" {
+			m, ok := child.(*applycorev1.ConfigMapApplyConfiguration)
+			if ok && o.label != "" {
 				m.WithLabels(map[string]string{"version": o.label})
+			}
+			if ok && reads != nil {
+				shown, err := reads.labels(ctx, *m.Namespace)
+				if err != nil {
+					return nil, err
+				}
+				m.WithLabels(shown)
 			}
 		}
 		return c.Apply(ctx, children...)
