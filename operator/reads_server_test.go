@@ -372,6 +372,7 @@ var gadgetVersion = schema.GroupVersion{Group: "gadget.example.com", Version: "v
 type gadgets struct {
 	t       *testing.T
 	dynamic dynamic.Interface
+	group   string
 }
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -380,9 +381,9 @@ var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Ver
 func (g *gadgets) install(scope, version string) {
 	g.t.Helper()
 	_, err := g.dynamic.Resource(definitions).Create(g.t.Context(), &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "gadgets." + gadgetVersion.Group},
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "gadgets." + g.group},
 		"spec": map[string]any{
-			"group": gadgetVersion.Group, "scope": scope,
+			"group": g.group, "scope": scope,
 			"names": map[string]any{"plural": "gadgets", "singular": "gadget", "kind": "Gadget", "listKind": "GadgetList"},
 			"versions": []any{map[string]any{
 				"name": version, "served": true, "storage": true,
@@ -399,7 +400,7 @@ func (g *gadgets) install(scope, version string) {
 func (g *gadgets) remove(ctx context.Context) {
 	g.t.Helper()
 	resource := g.dynamic.Resource(definitions)
-	name := "gadgets." + gadgetVersion.Group
+	name := "gadgets." + g.group
 	w, err := resource.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err == nil {
 		defer w.Stop()
@@ -422,11 +423,12 @@ func (g *gadgets) remove(ctx context.Context) {
 // create creates an object, as soon as the API server serves it.
 func (g *gadgets) create(version, namespace, name string) {
 	g.t.Helper()
-	var resource dynamic.ResourceInterface = g.dynamic.Resource(gadgetVersion.WithResource("gadgets").GroupResource().WithVersion(version))
+	all := g.dynamic.Resource(schema.GroupVersionResource{Group: g.group, Version: version, Resource: "gadgets"})
+	var resource dynamic.ResourceInterface = all
 	if namespace != "" {
-		resource = g.dynamic.Resource(gadgetVersion.WithResource("gadgets").GroupResource().WithVersion(version)).Namespace(namespace)
+		resource = all.Namespace(namespace)
 	}
-	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": gadgetVersion.Group + "/" + version, "kind": "Gadget", "metadata": map[string]any{"name": name}}}
+	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": g.group + "/" + version, "kind": "Gadget", "metadata": map[string]any{"name": name}}}
 	limit := time.Now().Add(time.Minute)
 	for {
 		_, err := resource.Create(g.t.Context(), object, metav1.CreateOptions{})
@@ -486,7 +488,7 @@ func testOptional(t *testing.T, s *shelf) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gadgets{t, client}
+	g := &gadgets{t, client, gadgetVersion.Group}
 	t.Cleanup(func() { g.remove(context.Background()) })
 	s.start(operator.Options{Namespace: "*"})
 	s.create("list", "list")

@@ -3,6 +3,7 @@ package operator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -12,9 +13,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/operator"
@@ -111,5 +115,52 @@ func TestServerSingle(t *testing.T) {
 			create(t, testserver.Config(t), namespace, "forbidden")
 			got.wait(t, "forbidden", "forbidden")
 		})
+	}
+}
+
+// TestServerSingleNotServed: an object whose kind is not served any more is not absent, so a call does not take
+// it for deleted.
+func TestServerSingleNotServed(t *testing.T) {
+	t.Parallel()
+	namespace, config := testserver.Namespace(t), testserver.Config(t)
+	g := &gadgets{t, dynamic.NewForConfigOrDie(config), "single.example.com"}
+	g.install("Namespaced", "v1")
+	t.Cleanup(func() { g.remove(context.Background()) })
+	got := newSeen()
+	op, err := operator.New(config, operator.Options{Name: "single", Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reader *operator.Reader[*Gadget]
+	c := operator.Kind(op, corev1.SchemeGroupVersion.WithResource("configmaps"), operator.Reconciler[*corev1.ConfigMap]{
+		ReadOnly: true,
+		Reconcile: func(ctx context.Context, m *corev1.ConfigMap) (reconcile.Result, error) {
+			_, err := reader.Get(ctx, namespace, m.Name)
+			switch {
+			case apierrors.IsNotFound(err):
+				got.note(m.Name, "absent")
+			case errors.Is(err, crd.ErrNotServed):
+				got.note(m.Name, "not served")
+			default:
+				got.note(m.Name, fmt.Sprint(err))
+			}
+			return reconcile.Result{}, nil
+		},
+	})
+	reader = operator.Reads(c, schema.GroupVersionResource{Group: g.group, Version: "v1", Resource: "gadgets"}, operator.Reading[*Gadget]{Single: true})
+	start(t, op, testlog.New())
+	create(t, config, namespace, "before")
+	got.wait(t, "before", "absent")
+	g.create("v1", namespace, "before")
+	got.wait(t, "before", fmt.Sprint(error(nil)))
+
+	g.remove(t.Context()) // which deletes the object
+	got.wait(t, "before", "absent")
+	create(t, config, namespace, "after")
+	got.wait(t, "after", "not served")
+	got.mu.Lock()
+	defer got.mu.Unlock()
+	if slices.Contains(got.answers["after"], "absent") {
+		t.Errorf("the reads returned %q", got.answers["after"])
 	}
 }
