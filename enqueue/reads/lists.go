@@ -8,13 +8,22 @@ import (
 )
 
 // lists has the selectors of all reads, each once, and finds those that select an object. A selector
-// stands in a bucket for each value that one of its requirements allows. An event looks at the buckets of
-// the object's labels, and at one bucket of selectors without such a requirement, such as "!app".
+// stands in a bucket for each value that one of its requirements allows, or in that of a label that it
+// forbids. An event looks at the buckets of the object's labels, at those of the forbidden labels that it
+// lacks, and at one bucket of selectors without such requirements, such as "app!=web". Such selectors and the
+// forbidden labels are looked at one by one, but most of them select the object, so their keys run.
 type lists struct {
 	hasher
 	all     map[listName]*list
 	byRef   map[uint64]*list
 	buckets map[uint64]map[*list]struct{}
+	forbids map[scope]map[string]int // the forbidden labels, with the number of their selectors
+}
+
+// A scope is what the events of a reader in a namespace, or in all of them, look at.
+type scope struct {
+	source    uint16
+	namespace string
 }
 
 type listName struct {
@@ -28,13 +37,14 @@ type list struct {
 	ref      uint64
 	selector labels.Selector
 	buckets  []uint64
+	forbids  string // the label of its bucket, or ""
 }
 
 // bucketName names a bucket. Without a value, any value of the label is meant, and without a label any object.
 type bucketName struct {
-	source                  uint16
-	namespace, label, value string
-	labelled, valued        bool
+	source                    uint16
+	namespace, label, value   string
+	labelled, valued, forbids bool
 }
 
 // of returns the list of a selector.
@@ -45,6 +55,7 @@ func (l *lists) of(source uint16, namespace string, selector labels.Selector, re
 	}
 	if l.all == nil {
 		l.all, l.byRef, l.buckets = map[listName]*list{}, map[uint64]*list{}, map[uint64]map[*list]struct{}{}
+		l.forbids = map[scope]map[string]int{}
 	}
 	name.namespace, name.text = strings.Clone(name.namespace), strings.Clone(name.text)
 	made := &list{listName: name, ref: hashOf(l.hasher, name), selector: selector}
@@ -58,9 +69,27 @@ func (l *lists) of(source uint16, namespace string, selector labels.Selector, re
 		}
 		l.buckets[hash][made] = struct{}{}
 		made.buckets = append(made.buckets, hash)
+		if bucket.forbids {
+			made.forbids = bucket.label
+			l.forbid(made, 1)
+		}
 	}
 	l.all[name], l.byRef[made.ref] = made, made
 	return made
+}
+
+// forbid counts the selectors of a forbidden label.
+func (l *lists) forbid(of *list, n int) {
+	scope := scope{of.source, of.namespace}
+	if l.forbids[scope] == nil {
+		l.forbids[scope] = map[string]int{}
+	}
+	if l.forbids[scope][of.forbids] += n; l.forbids[scope][of.forbids] == 0 {
+		delete(l.forbids[scope], of.forbids)
+	}
+	if len(l.forbids[scope]) == 0 {
+		delete(l.forbids, scope)
+	}
 }
 
 // witness returns the buckets of a selector: each object that it selects is in one of them.
@@ -81,6 +110,11 @@ func witness(name listName, requirements labels.Requirements) []bucketName {
 			if !best[0].labelled {
 				best = []bucketName{bucket}
 			}
+		case selection.DoesNotExist:
+			if !best[0].labelled && !best[0].forbids {
+				bucket.labelled, bucket.forbids = false, true
+				best = []bucketName{bucket}
+			}
 		}
 	}
 	return best
@@ -97,6 +131,9 @@ func (l *lists) gone(ref uint64) {
 		if len(l.buckets[hash]) == 0 {
 			delete(l.buckets, hash)
 		}
+	}
+	if old.forbids != "" {
+		l.forbid(old, -1)
 	}
 	delete(l.all, old.listName)
 	delete(l.byRef, ref)
@@ -121,7 +158,14 @@ func (l *lists) selecting(refs []uint64, source uint16, namespace string, set la
 func (l *lists) in(refs []uint64, source uint16, of, namespace string, set labels.Set) []uint64 {
 	bucket := bucketName{source: source, namespace: of}
 	refs = l.bucket(refs, bucket, namespace, set)
-	bucket.labelled = true
+	bucket.forbids = true
+	for label := range l.forbids[scope{source, of}] {
+		if !set.Has(label) {
+			bucket.label = label
+			refs = l.bucket(refs, bucket, namespace, set)
+		}
+	}
+	bucket.forbids, bucket.labelled = false, true
 	for label, value := range set {
 		bucket.label, bucket.value, bucket.valued = label, "", false
 		refs = l.bucket(refs, bucket, namespace, set)

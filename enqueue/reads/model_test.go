@@ -299,7 +299,7 @@ func TestModel(t *testing.T) {
 		for key := range m.depends {
 			call(t, &m.tracker, key, func(context.Context) {})
 		}
-		if n := m.tracker.Len(); n != 0 || m.tracker.Buckets() != 0 {
+		if n := m.tracker.Len(); n != 0 || m.tracker.Buckets() != 0 || m.tracker.Forbidden() != 0 {
 			t.Errorf("seed %d: %d reads and %d buckets are left for keys that read nothing", seed, n, m.tracker.Buckets())
 		}
 	}

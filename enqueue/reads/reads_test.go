@@ -286,14 +286,17 @@ func TestBuckets(t *testing.T) {
 	r := read(t, &tr, newWorld(), nil)
 	stays := name{Name: "stays"}
 	call(t, &tr, stays, func(ctx context.Context) { _, _ = r.List(ctx, "", parse(t, "app=x")) })
-	for _, selector := range []string{"app in (a,b,c)", "app", "!app", "app=y,tier in (1,2)", "tier in (1,2),app=y", "app=x"} {
-		call(t, &tr, key, func(ctx context.Context) { _, _ = r.List(ctx, "a", parse(t, selector)) })
-		want := 2
-		if strings.HasPrefix(selector, "app in") {
-			want = 4
-		}
-		if got := tr.Buckets(); got != want || tr.Len() != 2 {
-			t.Errorf("%s: %d buckets and %d reads, want %d and 2", selector, got, tr.Len(), want)
+	for _, tt := range []struct {
+		selector string
+		buckets  int // with that of stays
+		forbids  int // namespaces
+	}{
+		{"app in (a,b,c)", 4, 0}, {"app", 2, 0}, {"!app", 2, 1}, {"!app,app!=x,!tier", 2, 1}, {"!app,tier", 2, 0}, {"app,!tier", 2, 0}, {"app!=x", 2, 0},
+		{"app=y,tier in (1,2)", 2, 0}, {"tier in (1,2),app=y", 2, 0}, {"app=x", 2, 0},
+	} {
+		call(t, &tr, key, func(ctx context.Context) { _, _ = r.List(ctx, "a", parse(t, tt.selector)) })
+		if buckets, forbids := tr.Buckets(), tr.Forbidden(); buckets != tt.buckets || forbids != tt.forbids || tr.Len() != 2 {
+			t.Errorf("%s: %d buckets, %d namespaces with a forbidden label, and %d reads, want %d, %d and 2", tt.selector, buckets, forbids, tr.Len(), tt.buckets, tt.forbids)
 		}
 	}
 	call(t, &tr, key, func(context.Context) {})
