@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
@@ -330,6 +331,12 @@ func TestKindInput(t *testing.T) {
 		},
 		`kind has Version "": use the version alone`: func(op *operator.Operator) {
 			operator.Kind(op, schema.GroupVersionResource{Group: "g.io", Resource: "boxes"}, operator.Reconciler[*Box]{Reconcile: works})
+		},
+		"secrets: the Go type is *unstructured.Unstructured, which is for any kind: use a struct with the name of the kind": func(op *operator.Operator) {
+			operator.Reads(op.Controller("x", nothing), secretsVersion, operator.Reading[*unstructured.Unstructured]{})
+		},
+		"secrets: the Go type is *v1.PartialObjectMetadata, which is for any kind": func(op *operator.Operator) {
+			operator.Reads(op.Controller("x", nothing), secretsVersion, operator.Reading[*metav1.PartialObjectMetadata]{})
 		},
 		"Reads of secrets: Reading.Names needs Single":                        reads(operator.Reading[*corev1.Secret]{Names: []string{"x"}}),
 		"Reads of secrets: a name in Reading.Names is empty":                  reads(operator.Reading[*corev1.Secret]{Single: true, Names: []string{""}}),

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -112,6 +113,10 @@ func Of[T controllerkit.Object](s *Set, config *rest.Config, namespace string, g
 	typ := reflect.TypeFor[T]()
 	if typ.Kind() != reflect.Pointer {
 		return nil, fmt.Errorf("%s: the Go type is %s: use a pointer to a struct, such as *v1.Website", name, typ)
+	}
+	switch any(*new(T)).(type) {
+	case *unstructured.Unstructured, *metav1.PartialObjectMetadata:
+		return nil, fmt.Errorf("%s: the Go type is %s, which is for any kind: use a struct with the name of the kind, with the metadata and the fields that you read", name, typ)
 	}
 	r := &Resource[T]{About: About{Kind: gvr.GroupVersion().WithKind(typ.Elem().Name()), Name: name, Mode: mode, Namespace: namespace}}
 	if s.http == nil {
