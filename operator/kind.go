@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
@@ -114,17 +115,18 @@ func (op *Operator) InformFrom(informer func(kind schema.GroupVersionKind, obj c
 //
 // After the call, the status that Reconcile changed is written once, or not at all if it is the
 // same, also if Reconcile returned an error. The write fails if the object has changed, and then so
-// does the call. No write follows a panic or the loss of leadership. If the write or Prune fails
-// after a success, the RequeueAfter of Reconcile does not apply. Two fields of the status are set if T has them:
+// does the call. After a panic or the loss of leadership nothing that Reconcile changed is written. If
+// the write or Prune fails after a success, the RequeueAfter of Reconcile does not apply. Two fields of
+// the status are set if T has them:
 //
 //   - status.observedGeneration is the generation of obj, unless Reconcile has changed it.
 //   - status.conditions, of type metav1.Condition, gets Ready. obj has no such condition during the
 //     call, so one that Reconcile sets is kept. Otherwise Ready follows from the error of the call.
 //
-// After nil, Ready has the state of the objects that this call has applied, by package kstatus, and is true without any. Terminal,
-// rejected and forbidden errors make it false, with the class as the reason and the error as the
-// message. So do other errors if the calls of the key have failed for 10s. A controllerkit.WaitingError makes it false with
-// the reason Waiting. Conflicts, stale and
+// After nil, Ready has the state of the objects that this call has applied, by package kstatus, and is
+// true without any. Terminal, rejected and forbidden errors make it false, with the class as the reason
+// and the error as the message. So do other errors and panics if the calls of the key have failed for
+// 10s. A controllerkit.WaitingError makes it false with the reason Waiting. Conflicts, stale and
 // cancelled calls, and the loss of leadership leave Ready and observedGeneration unchanged.
 //
 // The annotation paused of an object, see package [pause], stops all this but its deletion: only the condition
@@ -235,6 +237,7 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 		}
 		call.lend(obj, held)
 	}
+	defer outcome.Panics(func(err error) { k.panicked(ctx, key, before, outcome.Call{Err: err}) })
 	res, failed := k.run(call, obj)
 	call.checkNames(failed)
 	err = failed
@@ -313,6 +316,7 @@ func (k *kind[T]) hold(ctx context.Context, cached T) (live T, err error) {
 // clean calls Cleanup and removes the finalizer.
 func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T) (reconcile.Result, error) {
 	obj := k.copy(before)
+	defer outcome.Panics(func(err error) { k.panicked(ctx, key, before, outcome.Call{Err: err, Deleting: true}) })
 	_, _, err := finalizer.Ensure(ctx, k.Client.Namespace(before.GetNamespace()), obj, k.Finalizer, func(ctx context.Context, held finalizer.Held[T]) error {
 		call := k.c.begin(ctx, before, k.Kind)
 		call.lend(obj, held)
@@ -335,6 +339,13 @@ func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T)
 		res.RequeueAfter, err = blocked.After, blocked.Err
 	}
 	return res, k.report(ctx, key, before, obj, outcome.Call{Err: reported, Deleting: true}, err)
+}
+
+// panicked reports a panic of a function, of which nothing is written that it has changed.
+func (k *kind[T]) panicked(ctx context.Context, key types.NamespacedName, before T, c outcome.Call) {
+	if err := k.report(ctx, key, before, k.copy(before), c, nil); err != nil {
+		klog.FromContext(ctx).Error(kube.PrintableError(err, 4<<10), "The status does not show a panic")
+	}
 }
 
 // report writes the status of obj after a call whose error in the loop is err. It returns that error, with

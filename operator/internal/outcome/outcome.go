@@ -156,6 +156,9 @@ func (c *Call) ready() (ready metav1.Condition, decided bool) {
 // reason has already, and with what to do if the API server does not say it.
 func message(err error) string {
 	text := err.Error()
+	if panicked, ok := errors.AsType[*reconcile.PanicError](err); ok {
+		text = fmt.Sprintf("%v: the log has the stack", panicked.Value)
+	}
 	for _, sentinel := range []error{reconcile.ErrRejected, reconcile.ErrTerminal} {
 		text = strings.TrimPrefix(text, sentinel.Error()+": ")
 		text = strings.TrimSuffix(text, ": "+sentinel.Error())

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -217,6 +220,7 @@ func TestMessage(t *testing.T) {
 		{fmt.Errorf("apply: %w", errors.New("etcdserver: request is too large")), "apply: etcdserver: request is too large: an object has at most 1.5 MiB, so divide its content among several"},
 		{reconcile.ErrRejected, "reconcile: rejected"},
 		{errors.New("a\x1b"), `a\x1b`},
+		{&reconcile.PanicError{Value: errors.New("a\x1b")}, `a\x1b: the log has the stack`},
 	} {
 		w := &widget{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
 		if err := outcome.Report(&widget{}, w, outcome.Call{Generation: 1, Err: tt.err, Class: controllerkit.ResultRejected}); err != nil {
@@ -225,5 +229,34 @@ func TestMessage(t *testing.T) {
 		if got := w.Status.Conditions[0].Message; got != tt.want {
 			t.Errorf("message of %q = %q, want %q", tt.err, got, tt.want)
 		}
+	}
+}
+
+func mistaken() { panic("a test") }
+
+// TestPanics: a panic is reported before it goes on, with its stack. A return and runtime.Goexit are not.
+func TestPanics(t *testing.T) {
+	var reported []string
+	report := func(err error) { reported = append(reported, err.Error()) }
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer outcome.Panics(report)
+		runtime.Goexit()
+	}()
+	<-done
+	func() { defer outcome.Panics(report) }()
+	if len(reported) > 0 {
+		t.Errorf("without a panic, %q was reported", reported)
+	}
+	var value any
+	var stack string
+	func() {
+		defer func() { value, stack = recover(), string(debug.Stack()) }()
+		defer outcome.Panics(report)
+		mistaken()
+	}()
+	if want := []string{"reconcile: panic: a test"}; value != "a test" || !slices.Equal(reported, want) || !strings.Contains(stack, "outcome_test.mistaken") {
+		t.Errorf("%q was reported, and then %v, with the stack\n%s", reported, value, stack)
 	}
 }

@@ -75,3 +75,12 @@ func (f *Failing) Forget(key types.NamespacedName) {
 	defer f.mu.Unlock()
 	delete(f.since, key)
 }
+
+// Panics is deferred. If the function panics, report gets the panic as an error, before the panic goes on. What the
+// function has changed must not be reported.
+func Panics(report func(err error)) {
+	if value := recover(); value != nil {
+		report(&reconcile.PanicError{Value: value})
+		panic(value) // its stack still has the frames of the first one
+	}
+}
