@@ -15,7 +15,6 @@ import (
 
 	// Their requirements have the packages that the suites import.
 	_ "sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
-	_ "sigs.k8s.io/controller-runtime/pkg/envtest"
 	_ "sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
@@ -28,14 +27,16 @@ const (
 // added are files of this repository beside those of controller-runtime.
 var added = map[string]string{"pkg/internal/controller/stop_test.go": "testdata/stop_test.go"}
 
-// replaced are the files that give controller-runtime our queue.
+// replaced are the files that give controller-runtime our queue. It cannot import a package below
+// an internal folder of ours, so prioritized.go appears below one of its own.
 var replaced = map[string]string{
 	"pkg/controller/priorityqueue/priorityqueue.go": "testdata/priorityqueue.go",
 	"pkg/controller/priorityqueue/sums_test.go":     "testdata/sums_test.go",
 	"pkg/internal/prioritized/prioritized.go":       "../prioritized/prioritized.go",
 }
 
-// edits are the places of the tests that have no other seam.
+// edits are the places of the tests that compare the depth of each priority, or make a queue of
+// client-go.
 var edits = []struct {
 	file, old, new string
 	times          int
@@ -145,6 +146,7 @@ func replaceBody(t *testing.T, text []byte) []byte {
 func command(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Env = append(os.Environ(), "GOWORK=off") // -modfile works in no workspace
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

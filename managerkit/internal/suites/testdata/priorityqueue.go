@@ -99,8 +99,8 @@ type depth struct {
 func (d depth) Inc() { d.DepthMetricWithPriority.Inc(0) }
 func (d depth) Dec() { d.DepthMetricWithPriority.Dec(0) }
 
-// item and bTree are of controller-runtime's queue alone. clone is wrong, so that no test of it
-// passes as if it said anything of this queue.
+// item and bTree are parts of controller-runtime's queue that the tests use. This queue has no
+// item, so clone is wrong: a test of it fails, and is in the table of differences.
 type item[T comparable] struct {
 	Key          T
 	AddedCounter uint64
