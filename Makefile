@@ -78,7 +78,7 @@ SCREENSHOTS ?=
 
 # Each part of explore fits into a job of the nightly workflow: see .github/workflows/nightly.yml.
 .PHONY: explore
-explore: ## run all long explorations, which takes a day: explore-elections, explore-objects, explore-cluster, explore-scenarios, explore-hostile, explore-soak, kubectl, findings and gamedays
+explore: ## run all long explorations, which takes a day: explore-elections, explore-objects, explore-cluster, explore-scenarios, explore-hostile, explore-soak, kubectl, suites, findings and gamedays
 	$(MAKE) explore-elections
 	$(MAKE) explore-objects
 	$(MAKE) explore-cluster
@@ -86,6 +86,7 @@ explore: ## run all long explorations, which takes a day: explore-elections, exp
 	$(MAKE) explore-hostile
 	$(MAKE) explore-soak
 	$(MAKE) kubectl
+	$(MAKE) suites
 	$(MAKE) findings
 	$(MAKE) gamedays
 
@@ -158,6 +159,10 @@ gamedays: bin/controlplane bin/prometheus ## let the operator live through all r
 kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset and back, and measure them beside kubectl and Flux in internal/bench/RESULTS.md; compiles them the first time
 	cd internal/kubectltest && go vet ./... && go mod tidy -diff && go test -race -count=1 $(TEST_FLAGS) ./...
 	cd internal/bench && go run ./cmd/bench -row applyset/beside
+
+.PHONY: suites
+suites: bin/controlplane ## run controller-runtime's own tests of its queue and its controller with the queue of managerkit.NewQueue, and compare the differences with docs/in-your-manager.md
+	cd managerkit/internal/suites && go vet ./... && go mod tidy -diff && go test -v -count=1 -timeout 0 $(TEST_FLAGS) ./...
 
 .PHONY: otlp
 otlp: bin/controlplane ## run traced controllers that export to the receiver of an OpenTelemetry Collector, and compare with docs/tracing.md; the first build takes minutes

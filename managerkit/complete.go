@@ -157,7 +157,7 @@ func (d *dispatch[request]) standby(b *builder.TypedBuilder[request], r crreconc
 	options.SkipNameValidation = new(true)
 	options.LogConstructor = func(*request) logr.Logger { return logger.WithValues("standby", true) }
 	options.NewQueue = func(string, workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
-		return &keeper[request]{standby.Queue{}, newPrioritized(queue.Config[request]{}), d.loop.Source("watch")}
+		return &keeper[request]{standby.Queue{}, newPriorityQueue(queue.Config[request]{}), d.loop.Source("watch")}
 	}
 	_, err := b.WithOptions(options).WithEventFilter(predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

@@ -2,16 +2,15 @@ package managerkit
 
 import (
 	"cmp"
-	"context"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/managerkit/internal/prioritized"
 	"github.com/controllerkit/controllerkit/managerkit/internal/standby"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -47,50 +46,22 @@ func NewQueue[request comparable](cfg queue.Config[request]) func(controllerName
 				cfg.MetricsProvider = m
 			}
 		}
-		return newPrioritized(cfg)
+		return newPriorityQueue(cfg)
 	}
 }
 
-func newPrioritized[request comparable](cfg queue.Config[request]) *prioritized[request] {
-	ctx, cancel := context.WithCancel(context.Background())
-	return &prioritized[request]{queue.New(cfg), ctx, cancel}
+// newPriorityQueue returns a queue with the methods of controller-runtime's queue.
+func newPriorityQueue[request comparable](cfg queue.Config[request]) *priorityQueue[request] {
+	return &priorityQueue[request]{prioritized.New(cfg)}
 }
 
-// prioritized has the methods of controller-runtime's queue.
-type prioritized[request comparable] struct {
-	*queue.Queue[request]
-	open context.Context // done after ShutDown
-	shut context.CancelFunc
-}
+type priorityQueue[request comparable] struct{ *prioritized.Queue[request] }
 
-var _ priorityqueue.PriorityQueue[int] = (*prioritized[int])(nil)
+var _ priorityqueue.PriorityQueue[int] = (*priorityQueue[int])(nil)
 
-// Get is GetWithPriority without the priority.
-func (q *prioritized[request]) Get() (key request, shutdown bool) {
-	key, _, shutdown = q.GetWithPriority()
-	return key, shutdown
-}
-
-// GetWithPriority waits for a key. After ShutDown it returns no key.
-func (q *prioritized[request]) GetWithPriority() (key request, priority int, shutdown bool) {
-	key, priority, ok := q.GetContext(q.open)
-	return key, priority, !ok
-}
-
-// ShutDown ends Get at once.
-func (q *prioritized[request]) ShutDown() {
-	q.shut()
-	q.Queue.ShutDown()
-}
-
-// AddWithOpts implements priorityqueue.PriorityQueue. With a delay and a rate limit the longer
-// time counts, where controller-runtime's queue takes the shorter one.
-func (q *prioritized[request]) AddWithOpts(o priorityqueue.AddOpts, keys ...request) {
-	q.AddWith(optionsOf(o), keys...)
-}
-
-func optionsOf(o priorityqueue.AddOpts) controllerkit.AddOptions {
-	return controllerkit.AddOptions{Priority: ptr.Deref(o.Priority, 0), After: o.After, RateLimited: o.RateLimited}
+// AddWithOpts adds keys as an event handler or a worker asks.
+func (q *priorityQueue[request]) AddWithOpts(o priorityqueue.AddOpts, keys ...request) {
+	q.AddWith(prioritized.Options(o).Of(), keys...)
 }
 
 // intake is the queue that controller-runtime sees: its event handlers add keys to the loop's
@@ -125,7 +96,7 @@ func (q *intake[request]) AddRateLimited(key request) {
 
 // AddWithOpts adds keys as an event handler asks.
 func (q *intake[request]) AddWithOpts(o priorityqueue.AddOpts, keys ...request) {
-	q.add(optionsOf(o), keys...)
+	q.add(prioritized.Options(o).Of(), keys...)
 }
 
 // Get runs the loop, and returns when it has ended.
@@ -151,7 +122,7 @@ func (q *intake[request]) ShutDownWithDrain() {}
 // its worker never gets one.
 type keeper[request comparable] struct {
 	standby.Queue
-	*prioritized[request]
+	*priorityQueue[request]
 	source *reconcile.Source[request]
 }
 
