@@ -3,6 +3,7 @@ package findings
 import (
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -247,7 +248,7 @@ func TestKnown(t *testing.T) {
 // sample of the plans, and with EXPLORE_BUDGET, for example 10m, plans until that time has
 // passed.
 func TestExplore(t *testing.T) {
-	for _, s := range []controllertest.Scenario{statefulSet(), jobs(), rollout(), endpointSlices(), cronJob(), quota(), recreate(), daemonSet(), sample(), jobSets(), garbage(), certificates(), caInjector()} {
+	for _, s := range []controllertest.Scenario{statefulSet(), jobs(), rollout(), endpointSlices(), cronJob(), quota(), recreate(), daemonSet(), sample(), jobSets(), garbage(), certificates(), caInjector(), certManagerUpgrade(), back(certManagerUpgrade()), jobSetUpgrade(), back(jobSetUpgrade()), nextJobSetUpgrade(), back(nextJobSetUpgrade())} {
 		t.Run(s.Name, func(t *testing.T) {
 			o := options()
 			o.Folder, o.Sample = os.Getenv("FOLDER"), 16
@@ -264,7 +265,7 @@ func TestExplore(t *testing.T) {
 			own := s.Accept
 			s.Accept = func(f controllertest.Finding, plan string) string {
 				for _, k := range all() {
-					if k.scenario.Name == s.Name && k.has(f, plan) {
+					if (k.scenario.Name == s.Name || k.scenario.Name == path.Base(s.Name)) && k.has(f, plan) {
 						return "docs/findings.md: " + k.title
 					}
 				}

@@ -51,7 +51,7 @@ func run(ctx context.Context) error {
 	options.ClusterResourceNamespace = options.Namespace
 	// The defaults are an hour and more: longer than an exploration waits.
 	options.CertificateRequestMinimumBackoffDuration = time.Second
-	options.CertificateRequestMaximumBackoffDuration = time.Second
+	limitBackoff(&options)
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
