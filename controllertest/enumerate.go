@@ -11,6 +11,10 @@ import (
 // single enumerates the plans with one fault.
 func (x *explorer) single(ref *reference) []plan {
 	var plans []plan
+	rests := ref.rests
+	if from := x.scenario.From; from != nil {
+		rests = rests[from.Steps:]
+	}
 	for _, kind := range x.options.Faults {
 		for n, op := range ref.operations {
 			for _, j := range x.injections(kind, op) {
@@ -21,7 +25,7 @@ func (x *explorer) single(ref *reference) []plan {
 			}
 		}
 		if kind.scope() == madeObject {
-			plans = append(plans, drifts(kind, ref)...)
+			plans = append(plans, drifts(kind, rests)...)
 		}
 	}
 	return plans

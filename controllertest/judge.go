@@ -64,10 +64,13 @@ func (r *run) judge(ref *reference) {
 		}
 	}
 	added, deleted := r.eventCounts(false)
-	again := 1
+	again, drifted := 1, map[string]int{} // the deletions by the user of the plan
 	for _, j := range r.plan {
 		if j.kind == UserRecreate || j.kind.scope() == madeObject {
 			again++
+		}
+		if j.kind == DriftDelete {
+			drifted[j.about]++
 		}
 	}
 	for _, c := range []struct {
@@ -75,7 +78,11 @@ func (r *run) judge(ref *reference) {
 		have, ref map[string]int
 	}{{"created", added, ref.added}, {"deleted", deleted, ref.deleted}} {
 		for _, name := range slices.Sorted(maps.Keys(c.have)) {
-			if most := c.ref[name] * again; c.have[name] > most {
+			most := c.ref[name] * again
+			if c.verb == "deleted" {
+				most = max(most, c.ref[name]+drifted[tidy(name)])
+			}
+			if c.have[name] > most {
 				r.add(Finding{Oracle: Events, Object: name, Field: c.verb, Text: fmt.Sprintf("%s was %s %d times, without faults %d times", name, c.verb, c.have[name], most)})
 			}
 		}

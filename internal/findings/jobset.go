@@ -136,7 +136,7 @@ func jobSetUpgrade() controllertest.Scenario {
 				continue
 			case js.Name == "bad":
 				return fmt.Errorf("the JobSet bad is %q after %d restarts", js.Status.TerminalState, js.Status.Restarts)
-			case *js.Spec.Suspend:
+			case js.Spec.Suspend != nil && *js.Spec.Suspend:
 				want = v1alpha2.ReplicatedJobStatus{Name: "w", Suspended: 1}
 			}
 			if len(have) != 1 || have[0] != want {
