@@ -102,7 +102,7 @@ func (r *run) upgrade(step int) {
 	}
 	if step == r.x.scenario.From.Steps {
 		r.mu.Lock()
-		r.former = false
+		r.former, r.asked = false, false
 		r.mu.Unlock()
 		for replica := range former {
 			r.launch(replica)

@@ -1,5 +1,6 @@
 // Command jobset runs the controller of JobSets in one namespace. It is a module of its own,
-// because package findings has another version of JobSet.
+// because package findings has another version of JobSet: go.mod has a release before that one, and
+// next.mod the release after it.
 package main
 
 import (
