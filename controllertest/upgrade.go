@@ -19,7 +19,8 @@ import (
 
 // A Former is the version of the controller that runs before: see Scenario.From.
 type Former struct {
-	// Start or Command runs it, as those of the Scenario. One of them is required.
+	// Start or Command runs it, as those of the Scenario, which may have the other one. One of them is
+	// required.
 	Start   func(ctx context.Context, cfg *rest.Config, env *Env) error
 	Command func(p Process) (*exec.Cmd, error)
 

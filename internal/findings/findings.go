@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
-	"path"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -149,7 +149,7 @@ func build(ctx context.Context, folder, program string, flags ...string) error {
 func back(s controllertest.Scenario) controllertest.Scenario {
 	from := *s.From
 	s.Start, s.Command, from.Start, from.Command = from.Start, from.Command, s.Start, s.Command
-	s.Name, s.From = "downgrade/"+path.Base(s.Name), &from
+	s.Name, s.From = strings.Replace(s.Name, "upgrade", "downgrade", 1), &from
 	return s
 }
 

@@ -151,7 +151,7 @@ func jobSetUpgrade() controllertest.Scenario {
 // nextJobSetUpgrade is the same upgrade from the version of package findings to the next one.
 func nextJobSetUpgrade() controllertest.Scenario {
 	s := jobSetUpgrade()
-	s.Name, s.From = "upgrade/jobset-next", &controllertest.Former{Start: s.Start, Steps: s.From.Steps}
+	s.Name, s.From = "upgrade/next/jobset", &controllertest.Former{Start: s.Start, Steps: s.From.Steps}
 	s.Start, s.Command = nil, program(nextJobSetProgram)
 	s.CRDs = []string{filepath.Join(sourceOf("internal/jobset", "sigs.k8s.io/jobset@v0.11.0"), "config", "components", "crd", "bases")}
 	s.Setup = func(ctx context.Context, _ *rest.Config) error {
