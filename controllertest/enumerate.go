@@ -11,10 +11,6 @@ import (
 // single enumerates the plans with one fault.
 func (x *explorer) single(ref *reference) []plan {
 	var plans []plan
-	rests := ref.rests
-	if from := x.scenario.From; from != nil {
-		rests = rests[from.Steps:]
-	}
 	for _, kind := range x.options.Faults {
 		for n, op := range ref.operations {
 			for _, j := range x.injections(kind, op) {
@@ -25,7 +21,7 @@ func (x *explorer) single(ref *reference) []plan {
 			}
 		}
 		if kind.scope() == madeObject {
-			plans = append(plans, drifts(kind, rests)...)
+			plans = append(plans, drifts(kind, ref.rests[x.scenario.formerSteps():])...)
 		}
 	}
 	return plans

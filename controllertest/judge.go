@@ -34,15 +34,10 @@ type reference struct {
 // judge compares a complete run with the reference. A former version has no faults, so if it makes another state than in
 // the runs without faults, the run has no outcome.
 func (r *run) judge(ref *reference) {
-	if from := r.x.scenario.From; from != nil {
-		for n, have := range r.rests[:min(from.Steps, len(r.rests))] {
-			if have.repeats || have.hurried {
-				continue
-			}
-			if diff := differences(ref.rests[n].state, have.state, ref.masked, n, 1); len(diff) > 0 {
-				r.doubt("after step %q the former version, which has no faults, has made another state than without the plan: %s", have.step, diff[0])
-				return
-			}
+	for n, have := range r.rests[:min(r.x.scenario.formerSteps(), len(r.rests))] {
+		if diff := differences(ref.rests[n].state, have.state, ref.masked, n, 1); len(diff) > 0 && !have.repeats && !have.hurried {
+			r.doubt("after step %q the former version, which has no faults, has made another state than without the plan: %s", have.step, diff[0])
+			return
 		}
 	}
 	for n, have := range r.rests {

@@ -55,6 +55,14 @@ func (f *Former) validate(s *Scenario) error {
 	return nil
 }
 
+// formerSteps returns the number of steps in which only the former version runs.
+func (s *Scenario) formerSteps() int {
+	if s.From == nil {
+		return 0
+	}
+	return s.From.Steps
+}
+
 // withUpgrade returns the scenario with the steps of the upgrade.
 func (s Scenario) withUpgrade() Scenario {
 	if s.From == nil {
