@@ -148,7 +148,8 @@ explore-soak: ## make soak for six minutes with 50 objects
 .PHONY: findings
 findings: bin/controlplane ## explore controllers of other projects for BUDGET (40m) each, and repeat the findings of docs/findings.md; compiles Kubernetes the first time
 	cd internal/findings && go vet ./...
-	cd internal/findings/internal/certmanager && go vet ./...
+	cd internal/findings/internal/certmanager && go vet ./... && go vet -modfile=former.mod -tags=former ./...
+	cd internal/findings/internal/jobset && go vet ./... && go vet -modfile=next.mod ./...
 	cd internal/findings && CONTROLPLANE="$(CURDIR)/bin/controlplane" EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 $(TEST_FLAGS) ./...
 
 .PHONY: gamedays
@@ -198,7 +199,8 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, ve
 	cd managerkit && go mod tidy -diff
 	cd tracing && go mod tidy -diff
 	cd internal/findings && go mod tidy -diff
-	cd internal/findings/internal/certmanager && go mod tidy -diff
+	cd internal/findings/internal/certmanager && go mod tidy -diff && go mod tidy -modfile=former.mod -diff
+	cd internal/findings/internal/jobset && go mod tidy -diff && go mod tidy -modfile=next.mod -diff
 	cd internal/gamedays && go mod tidy -diff
 	cd internal/grafanatest && go mod tidy -diff
 	cd internal/tools && go mod tidy -diff

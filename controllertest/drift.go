@@ -31,10 +31,10 @@ const maxDrifts = 10
 // atRest is the operation of the rest after a step.
 const atRest = "rest"
 
-// drifts are the plans with a change of an object at rest.
-func drifts(kind Kind, ref *reference) []plan {
+// drifts are the plans with a change of an object at one of the rests.
+func drifts(kind Kind, rests []checkpoint) []plan {
 	var plans []plan
-	for n, rest := range ref.rests {
+	for n, rest := range rests {
 		for _, object := range rest.made[:min(len(rest.made), maxDrifts)] {
 			plans = append(plans, plan{{kind: kind, about: object, at: fmt.Sprintf("%s#%d", atRest, n+1)}})
 		}
@@ -257,6 +257,10 @@ func (r *run) restored(ctx context.Context) bool {
 // driftsAtRest makes the drift of the plan that belongs to this rest.
 func (r *run) driftsAtRest() bool {
 	r.mu.Lock()
+	if r.former { // it has no faults, and its rests have no numbers
+		r.mu.Unlock()
+		return false
+	}
 	id := r.countLocked(atRest)
 	if r.next == len(r.plan) || r.plan[r.next].at != id || r.plan[r.next].kind.scope() != madeObject {
 		r.mu.Unlock()

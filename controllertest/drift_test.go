@@ -22,13 +22,13 @@ import (
 // Proves X1.
 func TestDrift(t *testing.T) {
 	t.Parallel()
-	// makes creates or corrects b.
-	makes := func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+	// creates makes or corrects b.
+	creates := func(ctx context.Context, f *following, owners ...metav1.OwnerReference) error {
 		configMaps := f.kube.CoreV1().ConfigMaps(f.namespace)
 		b, err := configMaps.Get(ctx, "b", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			_, err := configMaps.Create(ctx, &corev1.ConfigMap{
-				ObjectMeta: metav1.ObjectMeta{Name: "b", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: a.UID}}},
+				ObjectMeta: metav1.ObjectMeta{Name: "b", OwnerReferences: owners},
 				Data:       map[string]string{"k": "v"},
 			}, metav1.CreateOptions{})
 			return err
@@ -40,14 +40,21 @@ func TestDrift(t *testing.T) {
 		_, err = configMaps.Update(ctx, b, metav1.UpdateOptions{})
 		return err
 	}
+	makes := func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+		return creates(ctx, f, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: a.UID})
+	}
 	tests := []struct {
 		name      string
 		reconcile func(ctx context.Context, f *following, a *corev1.ConfigMap) error
 		poll      bool // instead of a watch on b
 		missed    bool // is restored only by a restart
 		skipped   bool // is not restored
+		stays     bool // has no owner, so no run without faults deletes it
 	}{
 		{name: "is restored", reconcile: makes, poll: true},
+		{name: "is restored and has no owner", poll: true, stays: true, reconcile: func(ctx context.Context, f *following, _ *corev1.ConfigMap) error {
+			return creates(ctx, f)
+		}},
 		{name: "is missed", reconcile: makes, missed: true},
 		{name: "is left to a person", skipped: true, reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
 			if a.Annotations["made"] != "" {
@@ -73,10 +80,21 @@ func TestDrift(t *testing.T) {
 			}, retry: 100 * time.Millisecond}
 			s := f.scenario()
 			s.Converged = copiedToB
+			if test.stays {
+				s.Converged = func(s *controllertest.State) error {
+					if s.Get("configmaps", "a") == nil {
+						return nil
+					}
+					return copiedToB(s)
+				}
+			}
 			plans := []string{"drift-delete(configmaps/b)@rest#1", "drift-edit(configmaps/b)@rest#1"}
 			o := quick(t)
 			o.ConvergeTimeout = 5 * time.Second
 			o.Faults = []controllertest.Kind{controllertest.DriftDelete, controllertest.DriftEdit}
+			if test.stays { // it is there at the end, and nothing restores it then
+				o.Plans = plans
+			}
 			report := run(t, s, o)
 			var failed []string
 			for _, f := range report.Failures {

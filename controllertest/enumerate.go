@@ -21,7 +21,7 @@ func (x *explorer) single(ref *reference) []plan {
 			}
 		}
 		if kind.scope() == madeObject {
-			plans = append(plans, drifts(kind, ref)...)
+			plans = append(plans, drifts(kind, ref.rests[x.scenario.formerSteps():])...)
 		}
 	}
 	return plans

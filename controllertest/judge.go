@@ -31,8 +31,15 @@ type reference struct {
 	deleted    map[string]int
 }
 
-// judge compares a complete run with the reference.
+// judge compares a complete run with the reference. A former version has no faults, so if it makes another state than in
+// the runs without faults, the run has no outcome.
 func (r *run) judge(ref *reference) {
+	for n, have := range r.rests[:min(r.x.scenario.formerSteps(), len(r.rests))] {
+		if diff := differences(ref.rests[n].state, have.state, ref.masked, n, 1); len(diff) > 0 && !have.repeats && !have.hurried {
+			r.doubt("after step %q the former version, which has no faults, has made another state than without the plan: %s", have.step, diff[0])
+			return
+		}
+	}
 	for n, have := range r.rests {
 		if have.repeats || have.hurried || !r.comparable(n, ref) {
 			continue
@@ -64,10 +71,13 @@ func (r *run) judge(ref *reference) {
 		}
 	}
 	added, deleted := r.eventCounts(false)
-	again := 1
+	again, drifted := 1, map[string]int{} // the deletions by the user of the plan
 	for _, j := range r.plan {
 		if j.kind == UserRecreate || j.kind.scope() == madeObject {
 			again++
+		}
+		if j.kind == DriftDelete {
+			drifted[j.about]++
 		}
 	}
 	for _, c := range []struct {
@@ -75,7 +85,11 @@ func (r *run) judge(ref *reference) {
 		have, ref map[string]int
 	}{{"created", added, ref.added}, {"deleted", deleted, ref.deleted}} {
 		for _, name := range slices.Sorted(maps.Keys(c.have)) {
-			if most := c.ref[name] * again; c.have[name] > most {
+			most := c.ref[name] * again
+			if c.verb == "deleted" {
+				most = max(most, c.ref[name]+drifted[tidy(name)])
+			}
+			if c.have[name] > most {
 				r.add(Finding{Oracle: Events, Object: name, Field: c.verb, Text: fmt.Sprintf("%s was %s %d times, without faults %d times", name, c.verb, c.have[name], most)})
 			}
 		}

@@ -189,6 +189,36 @@ func TestManyDifferences(t *testing.T) {
 	}
 }
 
+// TestJudgeFormer holds that a plan has no outcome if the former version, which has no faults, makes another state.
+//
+// Proves X2.
+func TestJudgeFormer(t *testing.T) {
+	rests := func(former, next string) []checkpoint {
+		return []checkpoint{{step: "create", state: map[string]any{"configmaps/a .data.k": former}}, {step: upgradeStep, state: map[string]any{"configmaps/a .data.k": next}}}
+	}
+	for name, tt := range map[string]struct {
+		rests    []checkpoint
+		doubtful bool
+		findings int
+	}{
+		"the same":        {rests: rests("v", "v")},
+		"the former one":  {rests: rests("other", "other"), doubtful: true},
+		"the new version": {rests: rests("v", "other"), findings: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := quietRun(Scenario{From: &Former{Steps: 1}}, "ns")
+			r.rests = tt.rests
+			r.judge(&reference{rests: rests("v", "v")})
+			if why, doubtful := r.doubtful(); doubtful != tt.doubtful || doubtful && !strings.Contains(why, `after step "create" the former version`) {
+				t.Errorf("without an outcome: %t, want %t: %q", doubtful, tt.doubtful, why)
+			}
+			if len(r.findings) != tt.findings {
+				t.Errorf("findings: %v, want %d", r.findings, tt.findings)
+			}
+		})
+	}
+}
+
 // TestReordered holds that a list in another order is no finding and is reported once.
 func TestReordered(t *testing.T) {
 	r := quietRun(Scenario{}, "ns")

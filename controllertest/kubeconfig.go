@@ -20,6 +20,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/controllertest/internal/lines"
+	"github.com/controllerkit/controllerkit/controllertest/internal/local"
 )
 
 // Kubeconfig returns the path of a kubeconfig file, for programs and libraries that take
@@ -43,7 +44,7 @@ type kubeconfig struct {
 	mu     sync.Mutex
 	closed bool
 	dir    string
-	server *served
+	server *local.Server
 }
 
 func (k *kubeconfig) path() (string, error) {
@@ -85,14 +86,14 @@ func (k *kubeconfig) openLocked() error {
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 		ErrorLog:      lines.Discard(),
 	}))
-	if k.server, err = serve(context.Background(), mux); err != nil {
+	if k.server, err = local.Serve(context.Background(), mux); err != nil {
 		return err
 	}
 	if k.dir, err = os.MkdirTemp("", "controllertest-"); err != nil {
 		return err
 	}
 	return clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"": {Server: k.server.url + secret}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"": {Server: k.server.URL + secret}},
 		Contexts:       map[string]*clientcmdapi.Context{"": {Cluster: "", Namespace: k.namespace}},
 		CurrentContext: "",
 	}, filepath.Join(k.dir, "kubeconfig")) // mode 0600
@@ -125,7 +126,7 @@ func (k *kubeconfig) close() {
 
 func (k *kubeconfig) closeLocked() {
 	if k.server != nil {
-		k.server.close()
+		k.server.Close()
 		k.server = nil
 	}
 	if k.dir != "" {

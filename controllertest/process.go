@@ -4,15 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os/exec"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/controllertest/internal/lines"
+	"github.com/controllerkit/controllerkit/controllertest/internal/local"
 )
 
 // process runs the process of a command. Its requests pass through a proxy that
@@ -22,13 +20,13 @@ func (i *incarnation) process(ctx context.Context, env *Env, command func(Proces
 	if err != nil {
 		return err
 	}
-	service, err := serve(ctx, cloud.Handler(env.Cloud))
+	service, err := local.Serve(ctx, cloud.Handler(env.Cloud))
 	if err != nil {
 		return err
 	}
-	defer service.close()
+	defer service.Close()
 
-	cmd, err := command(Process{Kubeconfig: kubeconfig, Namespace: env.Namespace, CloudURL: service.url})
+	cmd, err := command(Process{Kubeconfig: kubeconfig, Namespace: env.Namespace, CloudURL: service.URL})
 	if err != nil {
 		return err
 	}
@@ -75,26 +73,4 @@ func (i *incarnation) freezeProcess() (thaw func()) {
 		return func() {}
 	}
 	return suspend(cmd.Process)
-}
-
-// A served handler.
-type served struct {
-	url    string
-	server *http.Server
-	wg     sync.WaitGroup
-}
-
-func serve(ctx context.Context, h http.Handler) (*served, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
-	s := &served{url: "http://" + listener.Addr().String(), server: &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: lines.Discard()}}
-	s.wg.Go(func() { _ = s.server.Serve(listener) })
-	return s, nil
-}
-
-func (s *served) close() {
-	_ = s.server.Close()
-	s.wg.Wait()
 }

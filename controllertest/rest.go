@@ -290,13 +290,17 @@ func (r *run) valuesLocked() string {
 func (r *run) silent() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	start, command, isProcess := "Start", "Scenario.Command", r.x.scenario.Command != nil
+	if r.former {
+		start, command, isProcess = "Scenario.From.Start", "Scenario.From.Command", r.x.scenario.From.Command != nil
+	}
 	switch {
 	case r.asked:
 		return ""
-	case r.x.scenario.Command != nil:
-		return "; the process of Scenario.Command made no request: let it use Process.Kubeconfig, or set a longer Options.ConvergeTimeout if it starts slowly"
+	case isProcess:
+		return "; the process of " + command + " made no request: let it use Process.Kubeconfig, or set a longer Options.ConvergeTimeout if it starts slowly"
 	}
-	return "; the controller made no request: let Start use its configuration"
+	return "; the controller made no request: let " + start + " use its configuration"
 }
 
 func (r *run) unconverged(err error) Finding {

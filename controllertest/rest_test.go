@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -349,6 +350,10 @@ func TestRestlessAndSilent(t *testing.T) {
 	r := quietRun(Scenario{}, "ns")
 	if f := r.restless(nil); !strings.HasSuffix(f.Text, hint) {
 		t.Errorf("the finding is %q, want the end %q", f.Text, hint)
+	}
+	r.x.scenario.From, r.former = &Former{Command: func(Process) (*exec.Cmd, error) { return nil, nil }}, true
+	if got, want := r.silent(), "the process of Scenario.From.Command made no request: let it use Process.Kubeconfig"; !strings.Contains(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 	r.asked = true
 	if f := r.restless(nil); strings.Contains(f.Text, hint) {

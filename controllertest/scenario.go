@@ -34,11 +34,10 @@ type Scenario struct {
 	Start func(ctx context.Context, cfg *rest.Config, env *Env) error
 
 	// From is the former version of the controller. It brings the first steps of the script to rest,
-	// without faults. Then it ends, and the controller of the scenario takes over in a step of its own. The user does not act
-	// in it, so each change that it makes outside of a status is a finding of
-	// the oracle Upgrade. The rest of the script follows. Accept can accept one.
-	// For a downgrade, exchange the two versions. nil
-	// means none.
+	// without faults; if it makes another state than usual, the plan has no outcome. Then it ends, and the
+	// controller of the scenario takes over in a step of its own. The user does not act in it, so each
+	// change that it makes outside of a status is a finding of the oracle Upgrade. The rest of the script
+	// follows. Accept can accept one. For a downgrade, exchange the two versions. nil means none.
 	From *Former
 
 	// Command returns the command of a real process, which replaces Start. The explorer

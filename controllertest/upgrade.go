@@ -19,7 +19,8 @@ import (
 
 // A Former is the version of the controller that runs before: see Scenario.From.
 type Former struct {
-	// Start or Command runs it, as those of the Scenario. One of them is required.
+	// Start or Command runs it, as those of the Scenario, which may have the other one. One of them is
+	// required.
 	Start   func(ctx context.Context, cfg *rest.Config, env *Env) error
 	Command func(p Process) (*exec.Cmd, error)
 
@@ -52,6 +53,14 @@ func (f *Former) validate(s *Scenario) error {
 		return fmt.Errorf("controllertest: %s: Scenario.From.Steps is %d, and the script has %d steps: use a number up to that, or 0 for 1", s.Name, f.Steps, len(s.Script))
 	}
 	return nil
+}
+
+// formerSteps returns the number of steps in which only the former version runs.
+func (s *Scenario) formerSteps() int {
+	if s.From == nil {
+		return 0
+	}
+	return s.From.Steps
 }
 
 // withUpgrade returns the scenario with the steps of the upgrade.
@@ -102,7 +111,7 @@ func (r *run) upgrade(step int) {
 	}
 	if step == r.x.scenario.From.Steps {
 		r.mu.Lock()
-		r.former = false
+		r.former, r.asked = false, false
 		r.mu.Unlock()
 		for replica := range former {
 			r.launch(replica)

@@ -35,6 +35,7 @@ var (
 type shop struct {
 	text, suffix, app, bucket string
 	finalizer, elects         bool
+	stops                     bool // after its first reconcile
 }
 
 func (s shop) start(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
@@ -42,6 +43,8 @@ func (s shop) start(ctx context.Context, cfg *rest.Config, env *controllertest.E
 	if s.elects {
 		o.LeaseNamespace = env.Namespace
 	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
 	op, err := operator.New(cfg, o)
 	if err != nil {
 		return err
@@ -64,6 +67,9 @@ func (s shop) start(ctx context.Context, cfg *rest.Config, env *controllertest.E
 		if err == nil && len(buckets) == 0 {
 			_, err = env.Cloud.Create(ctx, cloud.Resource{Name: name})
 		}
+		if s.stops && err == nil {
+			stop()
+		}
 		return reconcile.Result{}, err
 	}}
 	if s.finalizer {
@@ -72,7 +78,11 @@ func (s shop) start(ctx context.Context, cfg *rest.Config, env *controllertest.E
 	c = operator.Kind(op, corev1.SchemeGroupVersion.WithResource("serviceaccounts"), r)
 	operator.Children(c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
 	operator.Children(c, corev1.SchemeGroupVersion.WithResource("services"), applycorev1.ExtractService)
-	return op.Run(ctx)
+	err = op.Run(running)
+	if s.stops && err == nil {
+		<-ctx.Done()
+	}
+	return err
 }
 
 // upgrade is the scenario of an upgrade.
@@ -166,6 +176,25 @@ func TestUpgrade(t *testing.T) {
 				t.Errorf("%d of %d plans are valid", report.Valid, report.Plans)
 			}
 		})
+	}
+}
+
+// TestFormerHasNoDrift holds that only objects of the new version are changed: this former version would restore
+// them only after a restart. Proves X1.
+func TestFormerHasNoDrift(t *testing.T) {
+	t.Parallel()
+	now := shop{text: "hello", app: "shop-", bucket: "bucket-"}
+	from := now
+	from.stops = true
+	report, err := controllertest.Run(t.Context(), upgrade(from, now), controllertest.Options{
+		Config: testserver.Config(t), Parallel: 8, Faults: []controllertest.Kind{controllertest.DriftDelete},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// There are a ConfigMap and a Service, after the takeover and after the step "grow".
+	if report.Plans < 4 || report.Valid != report.Plans || len(report.Failures) > 0 {
+		t.Errorf("%d of %d plans are valid, want all of at least 4\n%s", report.Valid, report.Plans, report)
 	}
 }
 

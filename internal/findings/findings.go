@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -121,6 +123,34 @@ func as[T any](u *unstructured.Unstructured) (*T, error) {
 	}
 	obj := new(T)
 	return obj, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, obj)
+}
+
+// program returns a Scenario.Command of a program for one namespace.
+func program(path string) func(controllertest.Process) (*exec.Cmd, error) {
+	return func(p controllertest.Process) (*exec.Cmd, error) {
+		return exec.Command(path, "-kubeconfig", p.Kubeconfig, "-namespace", p.Namespace), nil
+	}
+}
+
+// build compiles the program of a module in a folder.
+func build(ctx context.Context, folder, program string, flags ...string) error {
+	program, err := filepath.Abs(program)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-C", folder, "-o", program}, flags...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build %s: %w\n%s", program, err, out)
+	}
+	return nil
+}
+
+// back returns the downgrade that reverses an upgrade. The definitions stay.
+func back(s controllertest.Scenario) controllertest.Scenario {
+	from := *s.From
+	s.Start, s.Command, from.Start, from.Command = from.Start, from.Command, s.Start, s.Command
+	s.Name, s.From = strings.Replace(s.Name, "upgrade", "downgrade", 1), &from
+	return s
 }
 
 // sourceOf returns the folder of the source of a module that the module in folder requires. If

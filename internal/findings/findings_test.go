@@ -3,6 +3,7 @@ package findings
 import (
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -120,6 +121,8 @@ func all() []known {
 		plan:     "drop-request@update jobsets.jobset.x-k8s.io/status good status.conditions,status.replicatedJobsStatus,status.terminalState#1",
 		oracle:   controllertest.Liveness,
 		text:     `the JobSet good is ""`,
+		in:       failedWrites("update jobsets.jobset.x-k8s.io/status "),
+		also:     []string{`the JobSet bad is ""`, "the Jobs of the JobSet "}, // of the upgrades
 	}, {
 		title:    "A JobSet runs a failed attempt again",
 		scenario: jobSets(),
@@ -155,6 +158,18 @@ func (k known) has(f controllertest.Finding, plan string) bool {
 	begins := func(fault string) bool { return strings.HasPrefix(plan, fault) }
 	return (len(k.in) == 0 || slices.ContainsFunc(k.in, begins)) &&
 		slices.ContainsFunc(k.also, func(text string) bool { return strings.Contains(f.Text, text) })
+}
+
+// failedWrites returns the faults at a write that let it fail.
+func failedWrites(write string) (faults []string) {
+	for _, kind := range []controllertest.Kind{
+		controllertest.DropRequest, controllertest.LostResponse, controllertest.Truncated, controllertest.ResetConns,
+		controllertest.Forbidden, controllertest.Invalid, controllertest.TooManyRequests, controllertest.InternalError,
+		controllertest.Unavailable, controllertest.Timeout, controllertest.CommitThen503,
+	} {
+		faults = append(faults, string(kind)+"@"+write)
+	}
+	return append(faults, string(controllertest.Outage)+"(")
 }
 
 // allowed returns why a finding is not listed as a bug, or "".
@@ -247,7 +262,12 @@ func TestKnown(t *testing.T) {
 // sample of the plans, and with EXPLORE_BUDGET, for example 10m, plans until that time has
 // passed.
 func TestExplore(t *testing.T) {
-	for _, s := range []controllertest.Scenario{statefulSet(), jobs(), rollout(), endpointSlices(), cronJob(), quota(), recreate(), daemonSet(), sample(), jobSets(), garbage(), certificates(), caInjector()} {
+	for _, s := range []controllertest.Scenario{
+		statefulSet(), jobs(), rollout(), endpointSlices(), cronJob(), quota(), recreate(), daemonSet(),
+		sample(), jobSets(), garbage(), certificates(), caInjector(),
+		certManagerUpgrade(), back(certManagerUpgrade()),
+		jobSetUpgrade(), back(jobSetUpgrade()), nextJobSetUpgrade(), back(nextJobSetUpgrade()),
+	} {
 		t.Run(s.Name, func(t *testing.T) {
 			o := options()
 			o.Folder, o.Sample = os.Getenv("FOLDER"), 16
@@ -264,7 +284,7 @@ func TestExplore(t *testing.T) {
 			own := s.Accept
 			s.Accept = func(f controllertest.Finding, plan string) string {
 				for _, k := range all() {
-					if k.scenario.Name == s.Name && k.has(f, plan) {
+					if (k.scenario.Name == s.Name || k.scenario.Name == path.Base(s.Name)) && k.has(f, plan) {
 						return "docs/findings.md: " + k.title
 					}
 				}

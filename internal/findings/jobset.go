@@ -9,11 +9,13 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	"sigs.k8s.io/jobset/client-go/clientset/versioned"
+	typed "sigs.k8s.io/jobset/client-go/clientset/versioned/typed/jobset/v1alpha2"
 	"sigs.k8s.io/jobset/pkg/controllers"
 
 	"github.com/controllerkit/controllerkit/controllertest"
@@ -60,20 +62,100 @@ func jobSets() controllertest.Scenario {
 }
 
 func createsJobSet(name string, exit corev1.PodPhase) controllertest.Step {
-	return controllertest.Step{Name: "create " + name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+	return jobSetStep("create "+name, func(ctx context.Context, client typed.JobSetInterface) error {
+		_, err := client.Create(ctx, jobSet(name, exit, false), metav1.CreateOptions{})
+		return err
+	})
+}
+
+func jobSetStep(name string, do func(ctx context.Context, client typed.JobSetInterface) error) controllertest.Step {
+	return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
 		client, err := versioned.NewForConfig(cfg)
 		if err != nil {
 			return err
 		}
-		t := template(name, corev1.RestartPolicyNever)
-		t.Annotations = map[string]string{world.Exit: string(exit)}
-		_, err = client.JobsetV1alpha2().JobSets(env.Namespace).Create(ctx, &v1alpha2.JobSet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha2.JobSetSpec{
-			SuccessPolicy: &v1alpha2.SuccessPolicy{Operator: v1alpha2.OperatorAll}, FailurePolicy: &v1alpha2.FailurePolicy{MaxRestarts: 1},
-			StartupPolicy: &v1alpha2.StartupPolicy{StartupPolicyOrder: v1alpha2.AnyOrder}, Network: &v1alpha2.Network{EnableDNSHostnames: new(true), PublishNotReadyAddresses: new(true)},
-			ReplicatedJobs: []v1alpha2.ReplicatedJob{{Name: "w", Replicas: 1, Template: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{
-				Template: t, Parallelism: new(int32(1)), Completions: new(int32(1)), BackoffLimit: new(int32(0)), CompletionMode: new(batchv1.IndexedCompletion),
-			}}}},
-		}}, metav1.CreateOptions{})
-		return err
+		return do(ctx, client.JobsetV1alpha2().JobSets(env.Namespace))
 	}}
+}
+
+// jobSet returns a JobSet of one Job, whose Pod ends as exit, or runs until it is deleted if exit is "".
+func jobSet(name string, exit corev1.PodPhase, suspended bool) *v1alpha2.JobSet {
+	t := template(name, corev1.RestartPolicyNever)
+	if exit != "" {
+		t.Annotations = map[string]string{world.Exit: string(exit)}
+	}
+	return &v1alpha2.JobSet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha2.JobSetSpec{
+		SuccessPolicy: &v1alpha2.SuccessPolicy{Operator: v1alpha2.OperatorAll}, FailurePolicy: &v1alpha2.FailurePolicy{MaxRestarts: 1},
+		StartupPolicy: &v1alpha2.StartupPolicy{StartupPolicyOrder: v1alpha2.AnyOrder}, Network: &v1alpha2.Network{EnableDNSHostnames: new(true), PublishNotReadyAddresses: new(true)},
+		Suspend: &suspended,
+		ReplicatedJobs: []v1alpha2.ReplicatedJob{{Name: "w", Replicas: 1, Template: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{
+			Template: t, Parallelism: new(int32(1)), Completions: new(int32(1)), BackoffLimit: new(int32(0)), CompletionMode: new(batchv1.IndexedCompletion),
+		}}}},
+	}}
+}
+
+// The programs of the folder internal/jobset: that of go.mod, and that of next.mod.
+const (
+	formerJobSetProgram = "../../bin/jobset-former"
+	nextJobSetProgram   = "../../bin/jobset-next"
+)
+
+// jobSetUpgrade lets a JobSet controller take over from the former one, which is another program. One JobSet has
+// failed, one runs, and one is suspended. Then the user suspends the second one and resumes the third one.
+func jobSetUpgrade() controllertest.Scenario {
+	s := jobSets()
+	s.Name, s.From = "upgrade/jobset", &controllertest.Former{Command: program(formerJobSetProgram), Steps: 3}
+	s.Setup = func(ctx context.Context, _ *rest.Config) error {
+		return build(ctx, "internal/jobset", formerJobSetProgram)
+	}
+	suspends := func(name string, suspended bool) func(context.Context, typed.JobSetInterface) error {
+		return func(ctx context.Context, client typed.JobSetInterface) error {
+			_, err := client.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, suspended), metav1.PatchOptions{})
+			return err
+		}
+	}
+	s.Script = []controllertest.Step{
+		createsJobSet("bad", corev1.PodFailed),
+		createsJobSet("run", ""),
+		jobSetStep("create later, suspended", func(ctx context.Context, client typed.JobSetInterface) error {
+			_, err := client.Create(ctx, jobSet("later", "", true), metav1.CreateOptions{})
+			return err
+		}),
+		jobSetStep("suspend run", suspends("run", true)),
+		jobSetStep("resume later", suspends("later", false)),
+	}
+	s.Converged = func(s *controllertest.State) error {
+		for _, u := range s.Objects("jobsets.jobset.x-k8s.io") {
+			js, err := as[v1alpha2.JobSet](u)
+			if err != nil {
+				return err
+			}
+			have, want := js.Status.ReplicatedJobsStatus, v1alpha2.ReplicatedJobStatus{Name: "w", Ready: 1, Active: 1}
+			switch {
+			case js.Name == "bad" && js.Status.TerminalState == string(v1alpha2.JobSetFailed):
+				continue
+			case js.Name == "bad":
+				return fmt.Errorf("the JobSet bad is %q after %d restarts", js.Status.TerminalState, js.Status.Restarts)
+			case js.Spec.Suspend != nil && *js.Spec.Suspend:
+				want = v1alpha2.ReplicatedJobStatus{Name: "w", Suspended: 1}
+			}
+			if len(have) != 1 || have[0] != want {
+				return fmt.Errorf("the Jobs of the JobSet %s are %+v, want %+v", js.Name, have, want)
+			}
+		}
+		return nil
+	}
+	return s
+}
+
+// nextJobSetUpgrade is the same upgrade from the version of package findings to the next one.
+func nextJobSetUpgrade() controllertest.Scenario {
+	s := jobSetUpgrade()
+	s.Name, s.From = "upgrade/next/jobset", &controllertest.Former{Start: s.Start, Steps: s.From.Steps}
+	s.Start, s.Command = nil, program(nextJobSetProgram)
+	s.CRDs = []string{filepath.Join(sourceOf("internal/jobset", "sigs.k8s.io/jobset@v0.11.0"), "config", "components", "crd", "bases")}
+	s.Setup = func(ctx context.Context, _ *rest.Config) error {
+		return build(ctx, "internal/jobset", nextJobSetProgram, "-modfile=next.mod")
+	}
+	return s
 }

@@ -1,7 +1,7 @@
 // Command certmanager runs the controllers of cert-manager that issue certificates in one
 // namespace or, with -cainjector, the controller that injects CAs. The command of cert-manager itself is a module that cannot be downloaded. This one
 // is a module of its own too, because cert-manager needs an older Kubernetes than package
-// findings does.
+// findings does. With former.mod and the tag former it is the release before that of go.mod.
 package main
 
 import (
@@ -51,7 +51,7 @@ func run(ctx context.Context) error {
 	options.ClusterResourceNamespace = options.Namespace
 	// The defaults are an hour and more: longer than an exploration waits.
 	options.CertificateRequestMinimumBackoffDuration = time.Second
-	options.CertificateRequestMaximumBackoffDuration = time.Second
+	limitBackoff(&options)
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
