@@ -124,6 +124,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		"controller_informer_bytes":                        101,
 		"controller_informer_mutations_total":              101,
 		"controller_informer_served":                       101,
+		"controller_mistakes_total":                        101,
 	} {
 		if got := counts[name]; got > limit || got < limit*9/10 {
 			t.Errorf("%s has %d series after %d random names, want about %d and not more", name, got, *randomNames, limit)
@@ -146,6 +147,7 @@ func useName(t *testing.T, m *metrics.Metrics, name string) {
 	m.InformerLast(name, time.Now)
 	m.InformerMutated(name, 1)
 	m.InformerServed(name, true)
+	m.Mistakes(name, 1)
 	m.InformerHolds(name, func() (objects, bytes int64) { return 1, 2 })
 	m.FinalizerStepStarted(name, name)
 	m.FinalizerStepEnded(name, name, "done", time.Second)

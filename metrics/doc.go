@@ -51,6 +51,7 @@
 //	controller_shards_ownerless_seconds_total{name}                     counter
 //	controller_shards_surplus{name}                                     gauge
 //	controller_events_total{outcome}                                    counter
+//	controller_mistakes_total{mistake}                                  counter
 //	controller_shutdown_duration_seconds{part,result}                   gauge
 //	controller_migration_objects{definition,state}                      gauge
 //	controller_migration_complete{definition}                           gauge

@@ -94,6 +94,7 @@ func use(t testing.TB, m *metrics.Metrics) {
 	m.InformerLast("pods", time.Now)
 	m.InformerMutated("pods", 0)
 	m.InformerServed("pods", true)
+	m.Mistakes("changing_child", 1)
 	m.InformerMalformed("pods", func() int { return 1 })
 	m.InformerHolds("pods", func() (objects, bytes int64) { return 3, 4096 })
 	m.FinalizerStepStarted("example.com/f", "step")

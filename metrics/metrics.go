@@ -112,8 +112,9 @@ type Metrics struct {
 	oldest       *prometheus.GaugeVec
 	objects      objects
 
-	events  *prometheus.CounterVec
-	stopped *prometheus.GaugeVec
+	events   *prometheus.CounterVec
+	mistakes *prometheus.CounterVec
+	stopped  *prometheus.GaugeVec
 
 	migrated  *prometheus.GaugeVec
 	migration *prometheus.GaugeVec
@@ -129,7 +130,7 @@ type Metrics struct {
 	requests  *prometheus.CounterVec
 	latencies histograms
 
-	leases, queues, hosts, finalizers, steppers, parts, informers, definitions, resources, factories names
+	leases, queues, hosts, finalizers, steppers, parts, informers, definitions, resources, factories, kinds names
 
 	mu sync.Mutex // guards the replacement of controllers and of the gauges of a queue
 	// A stored controllers does not change, so that workers read it without a lock.
@@ -206,8 +207,9 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		stuck:     all.gauge("controller_finalizer_blocked_objects", "Number of objects in deletion that the step blocks now.", "finalizer", "step"),
 		oldest:    all.gauge("controller_finalizer_blocked_oldest_seconds", "Time in seconds since the earliest deletion request of the objects that the step blocks now, 0 if there are none.", "finalizer", "step"),
 
-		events:  all.counter("controller_events_total", "Total number of recorded Events by outcome: written, deduplicated, or the reason for which they were dropped.", "outcome"),
-		stopped: all.gauge("controller_shutdown_duration_seconds", "Time in seconds from the end of a part's context until the part returned or its time was over.", "part", "result"),
+		events:   all.counter("controller_events_total", "Total number of recorded Events by outcome: written, deduplicated, or the reason for which they were dropped.", "outcome"),
+		mistakes: all.counter("controller_mistakes_total", "Total number of lines of log about a mistake of the program. The lines of one mistake are limited.", "mistake"),
+		stopped:  all.gauge("controller_shutdown_duration_seconds", "Time in seconds from the end of a part's context until the part returned or its time was over.", "part", "result"),
 
 		migrated:  all.gauge("controller_migration_objects", "Number of stored objects that the last pass of a migration has read and migrated (migrated), or could not migrate (failed).", "definition", "state"),
 		migration: all.gauge("controller_migration_complete", "1 if the objects of the CustomResourceDefinition are stored in its storage version, otherwise 0.", "definition"),
@@ -246,6 +248,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		definitions: names{limit: maxNames},
 		resources:   names{limit: maxNames},
 		factories:   names{limit: maxNames},
+		kinds:       names{limit: maxNames},
 	}
 	m.controllers.Store(&controllers{})
 	m.reconciles = newReconciles(m)

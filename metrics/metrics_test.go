@@ -88,6 +88,7 @@ func TestNamesAndLabels(t *testing.T) {
 		"controller_leader_seen":                           "gauge name",
 		"controller_migration_objects":                     "gauge definition,state",
 		"controller_migration_complete":                    "gauge definition",
+		"controller_mistakes_total":                        "counter mistake",
 		"controller_informer_mutations_total":              "counter name",
 		"reflector_lists_total":                            "counter name",
 		"reflector_list_duration_seconds":                  "histogram name",

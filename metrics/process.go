@@ -16,6 +16,15 @@ func (m *Metrics) EventsRecorded(outcome string, n int) {
 	m.events.WithLabelValues(outcome).Add(float64(max(0, n)))
 }
 
+// Mistakes counts lines of log about a mistake of the program, such as a request that is not declared. Package operator calls
+// it, first with 0 for each mistake that it can find.
+func (m *Metrics) Mistakes(mistake string, lines int) {
+	if m == nil {
+		return
+	}
+	m.mistakes.WithLabelValues(m.kinds.label(mistake)).Add(float64(max(0, lines)))
+}
+
 // PartStopped sets the time that a part of the process took to stop, and its result:
 // stopped, or late if it had not stopped by then.
 func (m *Metrics) PartStopped(part string, took time.Duration, late bool) {

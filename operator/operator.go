@@ -28,6 +28,7 @@ import (
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/operator/internal/churn"
 	"github.com/controllerkit/controllerkit/operator/internal/late"
+	"github.com/controllerkit/controllerkit/operator/internal/mistakes"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
 	"github.com/controllerkit/controllerkit/operator/internal/optional"
 	checked "github.com/controllerkit/controllerkit/operator/internal/options"
@@ -272,6 +273,7 @@ func (op *Operator) run(ctx context.Context) error {
 	if op.Informers.Mutated == nil {
 		op.Informers.Mutated = warn.Mutations(op.logger)
 	}
+	ctx = mistakes.With(ctx, op.options.Metrics.Mistakes)
 	op.observe(ctx)
 	op.serve("/metrics", op.options.Metrics.Handler())
 	op.serve("/readyz", op.Group.Ready())
@@ -392,6 +394,7 @@ func (op *Operator) observe(ctx context.Context) {
 		found = func(string) {}
 	}
 	wraps = append(wraps, op.stray.Wrap, declared.Undeclared(func(verb, resource string) {
+		mistakes.Note(ctx, mistakes.Undeclared)
 		if len(op.uses) == 0 {
 			return // its Role is written by hand
 		}
@@ -400,6 +403,7 @@ func (op *Operator) observe(ctx context.Context) {
 	op.stray.Host, op.stray.Holding, op.stray.Holds = stray.Host(op.Config), op.sources.HoldsAny, op.sources.Holds
 	op.stray.Found = func(ctx context.Context, of, namespace, name string) {
 		const text = "A write was not recorded, so the next call may not see it: make the client from Operator.Config, and give it the context of the call"
+		mistakes.Note(ctx, mistakes.UnrecordedWrite)
 		klog.FromContext(ctx).Info(text, "type", of, "namespace", namespace, "name", name)
 		found(fmt.Sprintf("%s: %s %s", text, of, name))
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	goruntime "runtime"
 	"slices"
 	"strings"
@@ -52,6 +54,14 @@ const (
 	lineEvents     = "Dropped Events"
 	lineFailed     = "Reconcile failed"
 )
+
+// counters are the values of controller_mistakes_total for the lines. The others have metrics of their own.
+var counters = map[string]string{
+	lineStray: "unrecorded_write", lineUndeclared: "undeclared_request", lineOwns: "unwatched_child", lineWrongKind: "wrong_kind_of_owner",
+	lineElsewhere: "owner_elsewhere", lineStatus: "ignored_status", lineHidden: "hidden_deletion", lineDeaf: "ignored_context",
+	lineOrder: "unordered_list", lineDiffers: "changing_child", lineRewritten: "rewritten_field", lineContested: "contested_field",
+	lineShared: "contested_status", lineRenamed: "renamed_child",
+}
 
 // lines returns all of them.
 func lines() []string {
@@ -306,6 +316,9 @@ func (s *stand) named(line string, again func(n int)) testlog.Line {
 		case message := <-s.messages:
 			if message == line {
 				s.t.Logf("named after %v", time.Since(began).Round(time.Millisecond))
+				if mistake := counters[line]; mistake != "" && s.counter(mistake) != "1" {
+					s.t.Errorf("controller_mistakes_total of %s is %q, want 1", mistake, s.counter(mistake))
+				}
 				return s.line(line)
 			}
 		case <-s.ended:
@@ -316,6 +329,19 @@ func (s *stand) named(line string, again func(n int)) testlog.Line {
 			s.t.Fatalf("no line %q after a minute and %d calls, but %v", line, n, s.seen())
 		}
 	}
+}
+
+// counter returns the value of controller_mistakes_total.
+func (s *stand) counter(mistake string) string {
+	s.t.Helper()
+	scrape := httptest.NewRecorder()
+	s.op.Metrics.Handler().ServeHTTP(scrape, httptest.NewRequestWithContext(s.t.Context(), http.MethodGet, "/metrics", nil))
+	for line := range strings.Lines(scrape.Body.String()) {
+		if value, ok := strings.CutPrefix(line, fmt.Sprintf("controller_mistakes_total{mistake=%q} ", mistake)); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
 }
 
 // seen returns the lines that a user sees.
@@ -353,6 +379,9 @@ func (s *stand) quiet() {
 			if !apierrors.IsConflict(n.Err) {
 				s.t.Errorf("logged %+v, want nothing", n)
 			}
+		}
+		if mistake := counters[line]; mistake != "" && s.counter(mistake) != "0" {
+			s.t.Errorf("controller_mistakes_total of %s is %q, want 0", mistake, s.counter(mistake))
 		}
 	}
 }

@@ -28,6 +28,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/fields"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/operator/internal/mistakes"
 )
 
 const (
@@ -53,6 +54,11 @@ const (
 	Shared    = "Another writer changes the status after each write: let one controller write it, and set Options.LeaseNamespace if several replicas run"
 	Renamed   = "A child was created again under another name: derive the name from the owner, not from a clock, a random value or the process"
 )
+
+var kinds = map[string]string{
+	Order: mistakes.UnorderedList, Differs: mistakes.ChangingChild, Rewritten: mistakes.RewrittenField,
+	Contested: mistakes.ContestedField, Shared: mistakes.ContestedStatus, Renamed: mistakes.RenamedChild,
+}
 
 // A Finder finds mistakes in the children of the calls of an operator. The zero Finder is ready. It is
 // safe for concurrent use.
@@ -237,6 +243,7 @@ func (f *Finder) log(ctx context.Context, line string, id child, values ...any) 
 	}
 	f.mu.Unlock()
 	if due {
+		mistakes.Note(ctx, kinds[line])
 		name := id.Name
 		if id.Namespace != "" {
 			name = id.NamespacedName.String()

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/operator/internal/mistakes"
 )
 
 // Line is the line of log.
@@ -73,6 +75,7 @@ func (c *Calls) check() {
 		if wait <= 0 {
 			if errors.Is(call.ctx.Err(), context.DeadlineExceeded) && (c.logged.IsZero() || time.Since(c.logged) >= quiet) {
 				c.logged = time.Now()
+				mistakes.Note(call.ctx, mistakes.IgnoredContext)
 				klog.FromContext(call.ctx).Info(Line, "timeout", c.Timeout, "running", time.Since(call.since).Round(time.Second))
 			}
 			wait = c.late() // a later line can be due for it

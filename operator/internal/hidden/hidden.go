@@ -16,8 +16,8 @@ import (
 const Line = "A predicate filters the deletion of an object whose creation it passes, so the key does not run: return true if Event.Deleted is set"
 
 // Deletions returns predicates that pass the same events. If they filter the deletion of an object whose
-// creation they pass, Deletions logs that once. A predicate that selects objects filters both.
-func Deletions[T any](pass []enqueue.Predicate[T], logger func() klog.Logger) []enqueue.Predicate[T] {
+// creation they pass, Deletions logs that once, and calls noted. A predicate that selects objects filters both.
+func Deletions[T any](pass []enqueue.Predicate[T], logger func() klog.Logger, noted func()) []enqueue.Predicate[T] {
 	if slices.ContainsFunc(pass, func(p enqueue.Predicate[T]) bool { return p == nil }) {
 		return pass // an error of the registration
 	}
@@ -31,6 +31,7 @@ func Deletions[T any](pass []enqueue.Predicate[T], logger func() klog.Logger) []
 				if o, ok := any(e.Old).(metav1.Object); ok {
 					name = kube.NameOf(o)
 				}
+				noted()
 				logger().Info(Line, "object", kube.Printable(name, 512))
 			})
 		}

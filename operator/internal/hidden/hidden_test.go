@@ -34,7 +34,8 @@ func TestDeletions(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			logs := testlog.New()
 			all := enqueue.And(tt.pass...)
-			noting := enqueue.And(hidden.Deletions(tt.pass, func() klog.Logger { return klog.FromContext(logs.Context(t.Context())) })...)
+			noted := 0
+			noting := enqueue.And(hidden.Deletions(tt.pass, func() klog.Logger { return klog.FromContext(logs.Context(t.Context())) }, func() { noted++ })...)
 			for range 3 {
 				for _, labels := range []map[string]string{{"a": "b"}, nil} {
 					pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", Labels: labels}}
@@ -45,12 +46,12 @@ func TestDeletions(t *testing.T) {
 					}
 				}
 			}
-			if lines := logs.Find(hidden.Line); len(lines) != tt.lines || len(logs.All()) != tt.lines {
-				t.Errorf("logged %+v, want %d lines", logs.All(), tt.lines)
+			if lines := logs.Find(hidden.Line); len(lines) != tt.lines || len(logs.All()) != tt.lines || noted != tt.lines {
+				t.Errorf("noted %d times and logged %+v, want %d lines", noted, logs.All(), tt.lines)
 			}
 		})
 	}
-	if pass := hidden.Deletions([]enqueue.Predicate[*corev1.Pod]{nil}, nil); len(pass) != 1 || pass[0] != nil {
+	if pass := hidden.Deletions([]enqueue.Predicate[*corev1.Pod]{nil}, nil, nil); len(pass) != 1 || pass[0] != nil {
 		t.Errorf("a nil predicate became %v", pass)
 	}
 }

@@ -57,8 +57,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		if !t.set.allows(resource, verb) && t.logged.add(use{resource, verb}) {
 			name := kube.Printable(resource.String(), maxName)
-			klog.FromContext(req.Context()).Info("A request is not declared, so the Role of Rules does not allow it: call Writes", "verb", verb, "resource", name)
 			t.found(verb, name)
+			klog.FromContext(req.Context()).Info("A request is not declared, so the Role of Rules does not allow it: call Writes", "verb", verb, "resource", name)
 		}
 	}
 	return t.next.RoundTrip(req)

@@ -15,6 +15,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/wire"
+	"github.com/controllerkit/controllerkit/operator/internal/mistakes"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
 )
 
@@ -31,6 +32,10 @@ const (
 	maxResources = 100 // of a controller
 	maxText      = 512 // bytes of a value in a line
 )
+
+var kinds = map[string]string{
+	Unwatched: mistakes.UnwatchedChild, WrongKind: mistakes.WrongKindOfOwner, Elsewhere: mistakes.OwnerElsewhere, Unstored: mistakes.IgnoredStatus,
+}
 
 // A Subject is what the calls of a controller are about. Its field, and Watch, are set before the first
 // call.
@@ -84,6 +89,7 @@ func (s *Subject) log(ctx context.Context, line string, resource schema.GroupRes
 	s.logged[kind] = true
 	s.mu.Unlock()
 	if first {
+		mistakes.Note(ctx, kinds[line])
 		klog.FromContext(ctx).Info(line, append([]any{"resource", kube.Printable(resource.String(), maxText), "object", kube.Printable(kube.NameOf(obj), maxText)}, values...)...)
 	}
 }
