@@ -1,4 +1,4 @@
-// Package mistakes counts the lines of log about mistakes of the program, of which docs/mistakes.md has a table.
+// Package mistakes counts the lines of log about mistakes of the program. docs/mistakes.md lists them.
 package mistakes
 
 import "context"
