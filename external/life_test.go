@@ -70,6 +70,9 @@ func (s *service) get(id string) *machine {
 	return nil
 }
 
+// errNoMachine is the error of Update if there is no machine.
+var errNoMachine = errors.New("not found")
+
 func (s *service) create(token, key string) (id string, err error) {
 	err = s.do(func() error {
 		for _, m := range s.machines {
@@ -119,7 +122,7 @@ func (s *service) machine(size string) external.Resource {
 					m.size, m.busy = size, time.Now().Add(s.late)
 					return nil
 				}
-				return errors.New("not found")
+				return errNoMachine
 			})
 		},
 		Delete: func(_ context.Context, id string) error {
