@@ -55,11 +55,6 @@ const (
 	Renamed   = "A child was created again under another name: derive the name from the owner, not from a clock, a random value or the process"
 )
 
-var kinds = map[string]string{
-	Order: mistakes.UnorderedList, Differs: mistakes.ChangingChild, Rewritten: mistakes.RewrittenField,
-	Contested: mistakes.ContestedField, Shared: mistakes.ContestedStatus, Renamed: mistakes.RenamedChild,
-}
-
 // A Finder finds mistakes in the children of the calls of an operator. The zero Finder is ready. It is
 // safe for concurrent use.
 type Finder struct {
@@ -229,6 +224,24 @@ func resembles(a, b string) bool {
 	return start > 0 && (strings.ContainsAny(a[start:end], digits) || strings.ContainsAny(b[start:end], digits))
 }
 
+// mistake returns the mistake that a line is about.
+func mistake(line string) string {
+	switch line {
+	case Order:
+		return mistakes.UnorderedList
+	case Rewritten:
+		return mistakes.RewrittenField
+	case Contested:
+		return mistakes.ContestedField
+	case Shared:
+		return mistakes.ContestedStatus
+	case Renamed:
+		return mistakes.RenamedChild
+	default:
+		return mistakes.ChangingChild
+	}
+}
+
 // log logs a line about a child.
 func (f *Finder) log(ctx context.Context, line string, id child, values ...any) {
 	kind := [2]string{line, id.kind}
@@ -243,7 +256,7 @@ func (f *Finder) log(ctx context.Context, line string, id child, values ...any) 
 	}
 	f.mu.Unlock()
 	if due {
-		mistakes.Note(ctx, kinds[line])
+		mistakes.Note(ctx, mistake(line))
 		name := id.Name
 		if id.Namespace != "" {
 			name = id.NamespacedName.String()

@@ -33,10 +33,6 @@ const (
 	maxText      = 512 // bytes of a value in a line
 )
 
-var kinds = map[string]string{
-	Unwatched: mistakes.UnwatchedChild, WrongKind: mistakes.WrongKindOfOwner, Elsewhere: mistakes.OwnerElsewhere, Unstored: mistakes.IgnoredStatus,
-}
-
 // A Subject is what the calls of a controller are about. Its field, and Watch, are set before the first
 // call.
 type Subject struct {
@@ -78,6 +74,20 @@ func (s *Subject) mayLook(resource schema.GroupResource) bool {
 	return true
 }
 
+// mistake returns the mistake that a line is about.
+func mistake(line string) string {
+	switch line {
+	case WrongKind:
+		return mistakes.WrongKindOfOwner
+	case Elsewhere:
+		return mistakes.OwnerElsewhere
+	case Unstored:
+		return mistakes.IgnoredStatus
+	default:
+		return mistakes.UnwatchedChild
+	}
+}
+
 // log logs a line once for each resource.
 func (s *Subject) log(ctx context.Context, line string, resource schema.GroupResource, obj metav1.Object, values ...any) {
 	s.mu.Lock()
@@ -89,7 +99,7 @@ func (s *Subject) log(ctx context.Context, line string, resource schema.GroupRes
 	s.logged[kind] = true
 	s.mu.Unlock()
 	if first {
-		mistakes.Note(ctx, kinds[line])
+		mistakes.Note(ctx, mistake(line))
 		klog.FromContext(ctx).Info(line, append([]any{"resource", kube.Printable(resource.String(), maxText), "object", kube.Printable(kube.NameOf(obj), maxText)}, values...)...)
 	}
 }
