@@ -184,8 +184,8 @@ func (l *lock) stop() {
 	<-l.ended
 }
 
-// loseIfOver cancels the contexts of the Runnables if the term is over. Whatever tells the
-// manager of the loss calls it first, because the manager cancels them without a cause.
+// loseIfOver cancels the contexts of the Runnables if the term is over. It is called before the
+// manager sees the loss, because the manager cancels them without a cause.
 func (l *lock) loseIfOver() {
 	if validity := l.lead.Value(calls.Validity{}).(context.Context); validity.Err() != nil {
 		l.lose(context.Cause(validity))

@@ -142,7 +142,7 @@ func owned[T any, L any](c *Controller, resource schema.GroupResource, from inte
 	Lister() L
 }, keys func(metav1.Object) []types.NamespacedName, pass []enqueue.Predicate[T]) L {
 	if len(pass) > 0 {
-		return watch(c, resource, from, func(obj T) []types.NamespacedName { return keys(object(obj)) }, hidden.Deletions(pass, c.logger(resource), func() { c.op.Metrics.Mistakes(mistakes.HiddenDeletion, 1) }))
+		return watch(c, resource, from, func(obj T) []types.NamespacedName { return keys(object(obj)) }, hidden.Deletions(pass, c.logger(resource), func() { c.op.options.Metrics.Mistakes(mistakes.HiddenDeletion, 1) }))
 	}
 	return handle[T](c, resource, from, func() cache.ResourceEventHandler { return enqueue.Handler(c.adder(resource), keys) })
 }

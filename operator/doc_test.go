@@ -4,7 +4,7 @@
 //   - the start: server, input, kind, names_server
 //   - election: again, standby_server, takeover_server, guard_server
 //   - registrations: follow, gate, event, scope_server, malformed_server, stray_server
-//   - objects, their status and their children: object_server, pause_server, preview_server, explore_server, by_hand_server, saw, fleet_server, with box
+//   - objects, their status and their children: object_server, panic_server, pause_server, preview_server, explore_server, by_hand_server, saw, fleet_server, with box
 //   - what is read: reads_server, single_server
 //   - the HTTP server: live, live_server, metrics_server, debug, secure
 //   - no proof: example, example_kind, example_pieces, example_reads, example_rules, example_scope, example_serve,

@@ -9,9 +9,10 @@ import (
 
 // lists has the selectors of all reads, each once, and finds those that select an object. A selector
 // stands in a bucket for each value that one of its requirements allows, or in that of a label that it
-// forbids. An event looks at the buckets of the object's labels, at those of the forbidden labels that it
-// lacks, and at one bucket of selectors without such requirements, such as "app!=web". Such selectors and the
-// forbidden labels are looked at one by one, but most of them select the object, so their keys run.
+// forbids. Selectors without such requirements, such as "app!=web", share one bucket. An event looks at that
+// bucket, at the buckets of the object's labels, and at those of the forbidden labels that the object lacks.
+// Forbidden labels and the selectors in one bucket are looked at one by one. Most of them select the object, so
+// their keys run.
 type lists struct {
 	hasher
 	all     map[listName]*list
