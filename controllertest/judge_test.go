@@ -296,6 +296,10 @@ func TestAgree(t *testing.T) {
 	if _, err := x.agree([]*run{of([]string{"a#1"}), of([]string{"b#1"}), of([]string{"c#1"})}, of(nil)); err == nil || !strings.Contains(err.Error(), "give objects fixed names") || !strings.Contains(err.Error(), "a#1") {
 		t.Errorf("runs that have nothing in common: %v", err)
 	}
+	varying := of([]string{"a#1", "b#1", "a#2", "a#3", "b#2", "b#3"})
+	if ref, err := x.agree([]*run{of([]string{"a#1", "b#1"}), varying, varying}, of(nil)); err != nil || len(ref.operations) != 2 || len(ref.skipped) != 4 {
+		t.Errorf("runs that differ in how often they read: %v", err)
+	}
 	one := map[string]any{"k": "1"}
 	for _, runs := range [][]*run{
 		{of([]string{"a#1"}, one), of([]string{"a#1"}, one, one), of([]string{"a#1"}, one)},
