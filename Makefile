@@ -157,7 +157,7 @@ gamedays: bin/controlplane bin/prometheus ## let the operator live through all r
 	cd internal/gamedays && go vet ./... && go mod tidy -diff && go test -v -count=1 -timeout 0 -parallel 6 $(TEST_FLAGS) -run '^TestGameDays$$' . -every -write
 
 .PHONY: kubectl
-kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset and back, and measure them beside kubectl and Flux in internal/bench/RESULTS.md; compiles them the first time
+kubectl: bin/controlplane ## go the way of docs/crd-versions.md with its commands, hand sets of applyset to kubectl apply --applyset and back, and measure them beside kubectl and Flux in internal/bench/RESULTS.md; compiles them the first time
 	cd internal/kubectltest && go vet ./... && go mod tidy -diff && go test -race -count=1 $(TEST_FLAGS) ./...
 	cd internal/bench && go run ./cmd/bench -row applyset/beside
 

@@ -210,6 +210,17 @@ func (p *child) isolate(cut bool) {
 	}
 }
 
+// delay holds what the etcds answer about a resource, or delivers it if the resource is empty.
+func (p *child) delay(resource string) {
+	text := ""
+	if resource != "" {
+		text = "/" + resource + "/"
+	}
+	for _, r := range p.relays {
+		r.delay(text)
+	}
+}
+
 // await waits until the process is ready. Its error is the cause of ctx if that ends first.
 func (p *child) await(ctx context.Context) error {
 	timer := time.NewTimer(awaitTimeout)
@@ -236,6 +247,7 @@ func (p *child) kill() {
 // do runs a command.
 func (c *cluster) do(ctx context.Context, command string) error {
 	verb, name, _ := strings.Cut(strings.TrimSpace(command), " ")
+	name, resource, _ := strings.Cut(name, " ")
 	i := slices.IndexFunc(c.processes, func(p *child) bool { return p.Name == name })
 	if i < 0 {
 		var names []string
@@ -245,6 +257,9 @@ func (c *cluster) do(ctx context.Context, command string) error {
 		return fmt.Errorf("no process %q: write a command and one of %s", name, strings.Join(names, ", "))
 	}
 	p := c.processes[i]
+	if (verb == "delay") != (resource != "") {
+		return fmt.Errorf("%q: write a resource after the name for delay, and for no other command", command)
+	}
 	requires := map[string]string{"start": stopped, "await": running, "stop": running, "pause": running, "resume": paused}
 	if state, ok := requires[verb]; ok && p.state != state {
 		return fmt.Errorf("%s is %s: %q is for a process that is %s", name, p.state, verb, state)
@@ -271,14 +286,19 @@ func (c *cluster) do(ctx context.Context, command string) error {
 	case "resume":
 		p.set(running)
 		return resume(p.cmd.Process)
-	case "cut", "join":
+	case "cut", "join", "delay":
 		if p.isEtcd() {
 			return fmt.Errorf("%s is an etcd: %q is for a kube-apiserver", name, verb)
 		}
-		p.isolate(verb == "cut")
+		if verb != "cut" {
+			p.delay(resource)
+		}
+		if verb != "delay" {
+			p.isolate(verb == "cut")
+		}
 		return nil
 	}
-	return fmt.Errorf("unknown command %q: write one of start, await, stop, kill, pause, resume, cut, join, and a name", verb)
+	return fmt.Errorf("unknown command %q: write one of start, await, stop, kill, pause, resume, cut, delay, join, and a name", verb)
 }
 
 // close kills all processes and ends the relays.

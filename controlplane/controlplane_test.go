@@ -344,20 +344,23 @@ func (p *process) do(t *testing.T, command, want string) {
 
 // TestCluster stops, pauses, restarts and cuts off processes of a cluster: a majority of
 // etcds suffices, the load balancer passes over what is down, and a kube-apiserver that is
-// cut off serves old reads until it is joined again.
+// cut off serves old reads until it is joined again. One that is late about a resource also
+// writes all else.
 func TestCluster(t *testing.T) {
 	p := start(t, "-etcds", "3", "-servers", "2", "-commands")
 	for range 2 {
 		p.lines.Scan() // KUBECONFIG and the contexts
 	}
 	var servers [2]corev1client.ConfigMapInterface
+	var secrets [2]corev1client.SecretInterface
 	for n := range servers {
 		cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(&clientcmd.ClientConfigLoadingRules{ExplicitPath: p.kubeconfig},
 			&clientcmd.ConfigOverrides{CurrentContext: fmt.Sprintf("server-%d", n)}).ClientConfig()
 		if err != nil {
 			t.Fatal(err)
 		}
-		servers[n] = kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps("default")
+		core := kubernetes.NewForConfigOrDie(cfg).CoreV1()
+		servers[n], secrets[n] = core.ConfigMaps("default"), core.Secrets("default")
 	}
 	shared := p.client.CoreV1().ConfigMaps("default")
 	// create retries: while the etcds elect a leader, a request times out.
@@ -406,6 +409,20 @@ func TestCluster(t *testing.T) {
 	}
 	p.do(t, "join server-1", "ok: join server-1")
 	seen(servers[1], "during")
+
+	p.do(t, "delay server-1 configmaps", "ok")
+	create(servers[0], "delayed")
+	seen(servers[0], "delayed")
+	if _, err := secrets[1].Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{}); err != nil {
+		t.Errorf("a server whose ConfigMaps are delayed does not write a Secret: %v", err)
+	}
+	if err := old(servers[1], "delayed"); !apierrors.IsNotFound(err) {
+		t.Errorf("a server whose ConfigMaps are delayed: %v, want not found", err)
+	}
+	p.do(t, "join server-1", "ok")
+	seen(servers[1], "delayed")
+	p.do(t, "delay server-1", `error: "delay server-1": write a resource`)
+	p.do(t, "cut server-1 configmaps", `error: "cut server-1 configmaps": write a resource`)
 
 	p.do(t, "pause etcd-0", "ok")
 	p.do(t, "pause etcd-0", "error: etcd-0 is paused")

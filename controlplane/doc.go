@@ -73,6 +73,9 @@
 //	await NAME    wait until it is ready
 //	cut SERVER    hold all bytes between the server and the etcds, so that it serves
 //	              old reads, and writes hang
+//	delay SERVER RESOURCE
+//	              hold what the etcds send of a resource, so that the server serves and
+//	              writes all else, with an old cache of that resource
 //	join SERVER   deliver the held bytes, and let others pass
 //
 // # Guarantees

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"net"
 	"sync"
 )
@@ -13,9 +14,20 @@ type relay struct {
 
 	mu     sync.Mutex
 	open   chan struct{} // closed while bytes may pass
+	late   []byte        // while it is not empty, responses wait on connections whose requests have it
+	due    chan struct{} // closed when late becomes empty
 	closed chan struct{}
 	conns  map[net.Conn]bool
 }
+
+// A pair is a connection and the one that it is forwarded to.
+type pair struct {
+	requests []byte // the first ones; guarded by the relay's mu
+}
+
+// maxRequests bounds the requests of a connection that are kept. A kube-apiserver has a connection for
+// each resource, and lists and watches the resource first.
+const maxRequests = 64 << 10
 
 func newRelay(network, address string, targets func() []string) (*relay, error) {
 	l, err := net.Listen(network, address)
@@ -43,16 +55,51 @@ func (r *relay) hold(held bool) {
 	}
 }
 
+// delay lets responses wait on connections whose requests have the text, or lets all pass if it is empty.
+func (r *relay) delay(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.late) > 0 {
+		close(r.due)
+	}
+	r.late = []byte(text)
+	r.due = make(chan struct{})
+}
+
 // wait waits until bytes may pass. It reports false once the relay is closed.
 func (r *relay) wait() bool {
 	r.mu.Lock()
 	open := r.open
 	r.mu.Unlock()
+	return r.await(open)
+}
+
+// waitFor waits until a response on the pair may pass.
+func (r *relay) waitFor(p *pair) bool {
+	r.mu.Lock()
+	due := r.open
+	if len(r.late) > 0 && bytes.Contains(p.requests, r.late) {
+		due = r.due
+	}
+	r.mu.Unlock()
+	return r.await(due) && r.wait()
+}
+
+func (r *relay) await(open <-chan struct{}) bool {
 	select {
 	case <-open:
 		return true
 	case <-r.closed:
 		return false
+	}
+}
+
+// keepRequest keeps what was sent on the pair.
+func (r *relay) keepRequest(p *pair, data []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if free := maxRequests - len(p.requests); free > 0 {
+		p.requests = append(p.requests, data[:min(free, len(data))]...)
 	}
 }
 
@@ -103,10 +150,14 @@ func (r *relay) forward(from net.Conn) {
 		return
 	}
 	defer r.drop(to)
+	p := &pair{}
 	var back sync.WaitGroup
 	defer back.Wait()
-	back.Go(func() { r.copy(from, to) })
-	r.copy(to, from)
+	back.Go(func() { r.copy(from, to, func([]byte) bool { return r.waitFor(p) }) })
+	r.copy(to, from, func(data []byte) bool {
+		r.keepRequest(p, data)
+		return r.wait()
+	})
 }
 
 func (r *relay) dial() net.Conn {
@@ -118,15 +169,15 @@ func (r *relay) dial() net.Conn {
 	return nil
 }
 
-// copy copies until an end fails, and then closes both.
-func (r *relay) copy(to, from net.Conn) {
+// copy copies until an end fails or pass returns false for the next bytes, and then closes both.
+func (r *relay) copy(to, from net.Conn, pass func([]byte) bool) {
 	defer to.Close()
 	defer from.Close()
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
-			if !r.wait() {
+			if !pass(buffer[:n]) {
 				return
 			}
 			if _, err := to.Write(buffer[:n]); err != nil {

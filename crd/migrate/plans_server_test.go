@@ -168,9 +168,17 @@ func (c *crowd) checkAll(version string, want []string) {
 	}
 }
 
-// checkStored checks that each object is stored as the API server stores it now. A patch without
-// changes writes an object only if its stored form would be another one.
+// checkStored checks that each object is stored as the API server stores it now.
 func (c *crowd) checkStored(version string) {
+	c.t.Helper()
+	if names := c.unstored(version); len(names) > 0 {
+		c.t.Errorf("not stored in %s: %q", version, names)
+	}
+}
+
+// unstored returns the objects that are not stored as the API server stores them now. A patch without
+// changes writes an object only if its stored form would be another one.
+func (c *crowd) unstored(version string) (names []string) {
 	c.t.Helper()
 	for _, name := range c.names {
 		before := c.read(version, name)
@@ -179,9 +187,10 @@ func (c *crowd) checkStored(version string) {
 			c.t.Fatal(err)
 		}
 		if before.GetResourceVersion() != after.GetResourceVersion() {
-			c.t.Errorf("%s is not stored in %s", name, version)
+			names = append(names, name)
 		}
 	}
+	return names
 }
 
 // lives migrates by processes that die. The first ones die before or after a request, the last one

@@ -25,8 +25,6 @@ const (
 	tooling   = "applyset.kubernetes.io/tooling"
 )
 
-func TestMain(m *testing.M) { testserver.Main(m) }
-
 // newSet returns a Set with the mapper of a discovery client.
 func newSet(t testing.TB, config *rest.Config, parent schema.GroupVersionKind) *applyset.Set {
 	t.Helper()
