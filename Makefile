@@ -129,6 +129,7 @@ explore-scenarios: bin/controlplane ## explore controllers with controllertest: 
 	EXPLORE_BUDGET=5m go test -v -count=1 -timeout 0 -run '^TestServerReaders$$' ./operator
 	EXPLORE_BUDGET=5m go test -v -count=1 -timeout 0 -run '^TestServerKind$$' ./operator
 	EXPLORE_BUDGET=10m go test -v -count=1 -timeout 0 -run '^TestExplore$$' ./examples/backup/controller
+	go test -race -v -count=1 -timeout 0 -run '^TestServerKill$$' ./examples/backup/controller -kills 300
 	go test -v -count=1 -timeout 0 -run '^TestUpgrade$$' ./controllertest -upgrade-plans 0
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^(TestTwins|TestMutants)$$' ./controllertest/internal/zoo
 	cd tracing && EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestServerWebsites$$' .
