@@ -72,8 +72,9 @@
 //
 //   - adoption, release of objects: [owner.Claim]
 //   - alerts, dashboard, runbooks: [docs/alerts.md]
-//   - backoff, retries, rate limits: [queue.Exponential], [queue.TokenBucket], [queue.MaxOf] for
-//     [queue.Config.RateLimiter]; in an operator, [operator.Controller.Loop]
+//   - backoff, retries, rate limits: [reconcile.Result] says what each error does; [queue.Exponential],
+//     [queue.TokenBucket], [queue.MaxOf] for [queue.Config.RateLimiter]; in an operator,
+//     [operator.Controller.Loop]
 //   - calls to an external service, throttled: [docs/recipes/rate-limit.md]
 //   - children: [operator.Children] and [operator.Controller.Apply]; by hand, [ssa.ApplyChanged] and
 //     [owner.SetController]
@@ -82,12 +83,13 @@
 //     [docs/recipes/phase.md]
 //   - configuration that changes: [docs/recipes/settings.md]
 //   - conflicts (409), RetryOnConflict: return the error; [reconcile.Result] says what follows
+//   - controller-runtime: these packages in a manager of it: [docs/in-your-manager.md]
 //   - cron, a schedule, run again later: [reconcile.Result.RequeueAfter], [docs/recipes/schedule.md]
-//   - deletions, DeletedFinalStateUnknown: [enqueue.Handler], [enqueue: a tombstone]
 //   - definitions: install them, or refuse to start on an old one: [migrate.Install],
 //     [migrate.Require]
-//   - dependencies: wait for another object, or until a Deployment is ready: [operator.Reads],
-//     [kstatus.Of]; [docs/recipes/wait.md]
+//   - deletions, DeletedFinalStateUnknown: [enqueue.Handler], [enqueue: a tombstone]
+//   - dependencies: wait until a child is ready, or another object: [docs/recipes/wait.md],
+//     [operator.Reads], [kstatus.Of]
 //   - drift of an external resource: [external.Ensure]
 //   - dry run: of a whole operator, [preview.Preview]; of a set, [applyset.Set.Plan]; of one object,
 //     DryRun in the options of client-go
@@ -107,10 +109,10 @@
 //   - memory of caches: [compact.New], [informer.Trim], [docs/memory.md]
 //   - metrics endpoint: [operator.Options.Listen]; for authorized users alone, [serve.Guard],
 //     [docs/serving.md]
+//   - metrics of the state of objects: [fleet.Tracker]
 //   - migration of stored objects to a new version, storedVersions: [migrate.Migrator],
 //     [docs/crd-versions.md]; of a field, [docs/recipes/migration.md]
 //   - namespaces, many or changing: [scope.Informer], [docs/namespaces.md]
-//   - metrics of the state of objects: [fleet.Tracker]
 //   - new repository, scaffolding: [cmd/newoperator], [docs/start.md]
 //   - outages and other bad days, what the on-call sees: [docs/gamedays.md]
 //   - owner references: [owner.SetController]
@@ -123,7 +125,8 @@
 //   - RBAC, generated: [operator.Operator.Rules]
 //   - replicas that all work: [shard.Group], [docs/sharding.md]
 //   - Secrets and other objects that a reconcile reads: [operator.Reads]
-//   - SIGTERM, signals, graceful shutdown: [shutdown.Context], [shutdown.Group]
+//   - SIGTERM, signals, graceful shutdown: [shutdown.Context], section Stop of [operator]; by hand,
+//     [shutdown.Group]
 //   - speed, 100,000 objects: [docs/performance.md]
 //   - stale caches, read your own writes: [consistency.Store]
 //   - standby that is warm: [leader: a warm standby]
@@ -131,7 +134,8 @@
 //   - tests under faults: [controllertest.Run], [docs/first-scenario.md]
 //   - tracing: [docs/tracing.md]
 //   - unit tests, fake clients: [crdtest.NewFake], [docs/crd.md]; [docs/testing.md]
-//   - upgrades of an operator: what would change, [docs/upgrades.md]
+//   - upgrades of an operator, what a new version would change: [preview.Preview],
+//     [docs/upgrades.md]
 //   - versions of client-go and Kubernetes: [docs/versions.md]
 //   - watches, RetryWatcher: [watcher.RetryWatcher]
 //   - webhooks: [docs/recipes/admission.md]
@@ -142,15 +146,15 @@
 //
 // The packages share these promises, and state their own.
 //
-//   - CK1: If a package writes an object, it does not modify the caller's copy.
+//   - CK1: If a package sends an object to the API server, it does not modify the caller's copy.
 //   - CK2: If an argument is not valid, the error names it and no request is sent.
 //   - CK3: If other users write a large or hostile object, a package that reads it stays
 //     bounded in time and memory.
 //   - CK4: If a process dies at any write of finalizer, status, ssa or applyset, repeated
 //     calls end in the same objects as without a crash.
 //   - CK5: If keys and groups are many or long, the size of a Snapshot stays bounded.
-//   - CK6: If a program has the rights that a package documents, the API server forbids
-//     none of the package's requests.
+//   - CK6: If a program has the rights that a package documents, RBAC allows all requests of the
+//     package.
 //
 // # Composition
 //
@@ -190,6 +194,7 @@
 // [docs/crd.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/crd.md
 // [docs/first-scenario.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/first-scenario.md
 // [docs/gamedays.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/gamedays.md
+// [docs/in-your-manager.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/in-your-manager.md
 // [docs/logging.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/logging.md
 // [docs/memory.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/memory.md
 // [docs/namespaces.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/namespaces.md

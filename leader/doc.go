@@ -24,11 +24,10 @@
 //     leadership, except as under Caveats.
 //   - L3: If a replica acquires or recreates a Lease, the new leaseTransitions exceeds
 //     every one that the replica has seen.
-//   - L4: If the context of Run is done, Run renews the Lease until lead has returned,
-//     then releases it. If lead outlasts DrainTimeout, or the Lease is lost or cannot be
-//     released, it expires.
-//   - L5: If the Lease is edited, deleted or taken over, lead's context ends at the
-//     watch event or the next renewal.
+//   - L4: If the context of Run is done, Run renews the Lease until lead has returned, at most
+//     for DrainTimeout, and then releases it. A Lease that Run cannot release expires.
+//   - L5: If another client deletes the Lease, or changes its holder or term number, lead's
+//     context ends at the watch event, or without a watch at the next renewal.
 //   - L6: If the Lease is released, a standby acquires it at the watch event, or without
 //     a watch at its next poll.
 //   - L7: If the term is over or the context has no term, a client with [Guard] sends
@@ -37,9 +36,9 @@
 //     expires.
 //   - L9: If a leader crashes and the API server is reachable, a standby leads after at
 //     most LeaseDuration + 1.2 RetryPeriod + 250ms.
-//   - L10: If the application's rate limiter is exhausted or its connections die silently,
-//     an Elector whose client is of [NewClient] keeps the leadership, if new connections
-//     work.
+//   - L10: If the application's rate limiter is exhausted, or connections to the API server die
+//     silently, an Elector with a client of [NewClient] keeps the leadership, provided that it
+//     can open new connections.
 //   - L11: If RenewDeadline has passed since the last renewal, by the monotonic or the wall
 //     clock, Term.Check returns ErrLost, also after a suspend.
 //   - L12: If a response is not the API server's, such as a proxy's 404, it counts as an

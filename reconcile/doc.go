@@ -2,9 +2,8 @@
 // function with each key, and retries, delays or drops the key by the error that the
 // function returns.
 //
-// It replaces the worker functions that controllers write around
-// Get, Done, Forget and AddRateLimited. The queue and the informers stay client-go's, or
-// others with their methods.
+// It replaces the worker functions around Get, Done, Forget and AddRateLimited. The queue and the
+// informers stay client-go's, or others with their methods.
 //
 //	c := &reconcile.Controller[types.NamespacedName]{
 //		Name:      "configmaps",
@@ -17,15 +16,14 @@
 //	...
 //	err = c.Run(ctx)
 //
-// Most callers set these fields and Timeout, and return errors as they are: [Result] has
-// the class of each error. An error that no retry can cure wraps [ErrTerminal]. Run fits a leader
+// Most callers set these fields and Timeout, and return errors as they are: see [Result]. An error that no retry can cure wraps [ErrTerminal]. Run fits a leader
 // elector or shutdown group: the informers run on every replica, and Handle fills the queue only
 // while Run runs.
 //
 // # What wakes a key
 //
-// An event runs its key at once, also while it fails. Those of a call's own writes run it only once
-// after a success, if the Gate is a consistency.Store and handlers add keys to a [Source]. R9
+// An event runs its key at once, also while it fails. R13 is for the events of a call's own writes, if
+// the Gate is a consistency.Store and handlers add keys to a [Source]. R9
 // bounds a Func that writes something new each time; the log names its key and [Triggers].
 //
 // # Guarantees
@@ -52,16 +50,17 @@
 //     key in an hour are rejected or forbidden.
 //   - R11: A failing key runs when its delay is over and at each event of another's write;
 //     failures before that time neither count nor move it.
-//   - R12: A call that has read the same or a newer version follows each event of another's
-//     write.
-//   - R13: A call's own writes run its key at most once after a success, when the cache shows
-//     them, and after a failure not before the deadline.
+//   - R12: After each event of another client's write, the key runs, and the call sees that
+//     version or a newer one.
+//   - R13: All own writes of a call run its key at most once more after a success, when the
+//     cache shows them, and after a failure not before its retry is due.
 //
 // # Caveats
 //
 //   - Of the deletions that a standby sees, the latest 4096 are sure to be kept.
-//   - Run waits for calls that ignore their context, without a limit, and logs their keys.
+//   - Run waits without a limit for calls that ignore their context, and logs their keys.
 //   - With client-go's queue, delayed keys are lost when Run returns, and each failure counts.
-//   - After a new watch or a write without effect, another's event can pass for an own one.
+//   - After a new watch or a write without effect, another's event can pass for an own one,
+//     which R13 delays.
 //   - A panic in Gate, Hook, Keys, Metrics or the queue is not recovered.
 package reconcile

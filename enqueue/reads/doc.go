@@ -34,7 +34,7 @@
 //     it, its Handler adds the key.
 //   - RM3: If the last call of a key has not read an object, and did not panic or end with
 //     its context, an event of the object does not add the key.
-//   - RM4: If a read has no context of a running call, it returns an error.
+//   - RM4: A read whose context is not that of a running call returns an error, and no object.
 //
 // # Caveats
 //

@@ -9,10 +9,10 @@
 //			return dynamicinformer.NewFilteredDynamicInformer(client, gvr, "", 0, nil, nil).Informer(), nil
 //		},
 //	}
-//	set.AddRun("watches", informers.Run) // an informer.Set, which notices dead watches
+//	set.AddRun("watches", informers.Run) // an informer.Set, such as Informers of an operator
 //	...
 //	watch, err := informers.Open(gvr)
-//	_, err = watch.AddEventHandler(enqueue.Handler(queue, keys))
+//	_, err = watch.AddEventHandler(enqueue.Handler(queue, keys)) // or a Source of the Loop
 //	err = watch.WaitForSync(ctx)
 //	...
 //	err = watch.Close(ctx)
