@@ -41,8 +41,8 @@ type Controller struct {
 	//	Workers      4, so calls with different keys run at once
 	//	Queue        queue.New, with the operator's metrics, in which namespaces take turns, so
 	//	             that the objects of one tenant do not wait for those of another; for your
-	//	             own limits set one with a RateLimiter, and with the operator's Metrics as
-	//	             its MetricsProvider
+	//	             own limits set one with a RateLimiter, and also with a Name, the namespace
+	//	             as Group, and the operator's Metrics as MetricsProvider
 	//	Gate         consistency.New, for the resources of the operator
 	//	Metrics      the operator's
 	//	GracePeriod  20/28 of the operator's GracePeriod: 20s
