@@ -207,7 +207,7 @@ func adapt[request comparable](r crreconcile.TypedReconciler[request]) reconcile
 	requeue := queue.Exponential[request](5*time.Millisecond, 5*time.Minute)
 	return func(ctx context.Context, key request) (reconcile.Result, error) {
 		got, err := r.Reconcile(ctx, key)
-		result := reconcile.Result{RequeueAfter: got.RequeueAfter, Priority: got.Priority}
+		result := reconcile.Result{RequeueAfter: max(got.RequeueAfter, 0), Priority: got.Priority}
 		switch {
 		case err != nil:
 			if errors.Is(err, crreconcile.TerminalError(nil)) {

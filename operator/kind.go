@@ -250,7 +250,7 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 			_, err := consistency.ConfirmLive(ctx, k.Client.Namespace(before.GetNamespace()), before)
 			return err
 		})
-		if more && (res.RequeueAfter <= 0 || res.RequeueAfter > time.Second) {
+		if more && (res.RequeueAfter == 0 || res.RequeueAfter > time.Second) {
 			res.RequeueAfter = time.Second
 		}
 	}

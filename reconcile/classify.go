@@ -83,7 +83,7 @@ type verdict struct {
 // that its Timeout was over.
 func classify(res Result, err error, stopped, timedOut bool) class {
 	if err == nil {
-		if res.RequeueAfter > 0 {
+		if res.RequeueAfter != 0 {
 			return requeue
 		}
 		return success
@@ -150,8 +150,8 @@ func judge(cl class, st *streaks.Streak, res Result, err error) verdict {
 	}
 	v.attempt, v.counted = v.attempt || v.again == limited, v.counted || v.again == limited
 	switch {
-	case res.RequeueAfter > 0:
-		v.again, v.delay, v.attempt, v.counted = after, res.RequeueAfter, false, false
+	case res.RequeueAfter > 0 || cl == requeue:
+		v.again, v.delay, v.attempt, v.counted = after, max(res.RequeueAfter, 0), false, false
 	case v.counted && st.Left > 0:
 		v.again, v.delay, v.attempt, v.counted = after, st.Left, false, false
 	}

@@ -82,6 +82,7 @@ func TestHotLoop(t *testing.T) {
 		{name: "failing", echoes: ms(5), err: errPlain, hot: true},
 		{name: "with RequeueAfter", echoes: ms(5), again: time.Second, hot: true},
 		{name: "RequeueAfter alone", again: 10 * time.Millisecond, hot: true},
+		{name: "a time that is over", again: -time.Second, hot: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

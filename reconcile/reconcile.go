@@ -105,8 +105,9 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 // terminal decides.
 type Result struct {
 	// RequeueAfter runs the key again after this time, or earlier if an event queues it.
-	// Next to an error it replaces the delay of the error's class. 0 and negative values
-	// mean no run. A controllerkit.WaitingError is this field, and no error.
+	// Next to an error it replaces the delay of the error's class. 0 means no run. A negative
+	// time, such as that until a time that is over, means at once, or next to an error nothing.
+	// A controllerkit.WaitingError is this field, and no error.
 	RequeueAfter time.Duration
 
 	// Priority is the priority of the key when it is queued again, if the queue has

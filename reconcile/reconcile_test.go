@@ -359,7 +359,9 @@ func TestPriority(t *testing.T) {
 		want call
 	}{
 		{"kept by a requeue", reconcile.Result{RequeueAfter: time.Minute}, nil, call{Priority: -100, After: time.Minute}},
+		{"kept by a time that is over", reconcile.Result{RequeueAfter: -time.Minute}, nil, call{Priority: -100}},
 		{"kept by a failure", reconcile.Result{}, errPlain, call{Priority: -100, Limited: true}},
+		{"kept by a failure next to a time that is over", reconcile.Result{RequeueAfter: -time.Minute}, errPlain, call{Priority: -100, Limited: true}},
 		{"set by a requeue", reconcile.Result{RequeueAfter: time.Minute, Priority: ptr.To(5)}, nil, call{Priority: 5, After: time.Minute}},
 		{"raised by a failure", reconcile.Result{Priority: ptr.To(0)}, errPlain, call{Priority: 0, Limited: true}},
 		{"lowered by a failure", reconcile.Result{Priority: ptr.To(-200)}, errPlain, call{Priority: -200, Limited: true}},
