@@ -71,8 +71,8 @@ type Controller struct {
 	gvk                        schema.GroupVersionKind
 	manager                    string
 	prune, pruneAll, elsewhere bool
-	phases                     []string // that the schema must allow
-	readies                    bool     // each object gets the condition Ready
+	phases                     served.Phases // that the schema must allow
+	readies                    bool          // each object gets the condition Ready
 }
 
 // For makes the controller reconcile the objects of resource: their keys are queued. It
@@ -114,7 +114,7 @@ func Owns[T any, L interface {
 
 // controllerKeys returns the key of the object of For that controls obj.
 func (c *Controller) controllerKeys(obj metav1.Object) []types.NamespacedName {
-	kind := c.kind()
+	kind := c.op.served.Await()[c.owner]
 	keys := enqueue.ControllerOf[metav1.Object](kind.GroupKind())(obj)
 	if len(keys) > 0 && !kind.Namespaced { // an object has at most one controller
 		keys[0].Namespace = ""
@@ -234,12 +234,7 @@ func (c *Controller) page() *debug.Controller {
 }
 
 // kind returns the kind of the objects of For, which is zero until Run has found it.
-func (c *Controller) kind() served.Kind {
-	if kinds := c.op.served.Load(); kinds != nil {
-		return (*kinds)[c.owner]
-	}
-	return served.Kind{}
-}
+func (c *Controller) kind() served.Kind { return c.op.served.Kinds()[c.owner] }
 
 // fail records an error of a registration, which Run returns.
 func (c *Controller) fail(format string, args ...any) {
