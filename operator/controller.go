@@ -277,7 +277,7 @@ func (c *Controller) prepare() {
 		return call(c.op.stray.Begin(ctx, &c.about, key), key)
 	}
 	for _, s := range c.op.sources {
-		if err := c.writes.AddInformer(s.GroupResource, s.Informer); err != nil {
+		if err := c.writes.AddInformer(s.GroupResource, s.Shared()); err != nil {
 			c.fail("%w", err)
 		}
 	}

@@ -352,7 +352,7 @@ func (op *Operator) inform(ctx context.Context) error {
 // It returns the resources that the API server must serve.
 func (op *Operator) register() (needed []served.Resource) {
 	for _, s := range op.sources {
-		op.Informers.Add(s.String(), s.Informer, s.Handlers...)
+		op.Informers.Add(s.String(), s.Shared(), s.Handlers...)
 		op.options.Metrics.InformerHolds(s.String(), s.Held.Size)
 		if _, optional := s.Informer.(*optional.Informer); !optional {
 			needed = append(needed, s.Resource)

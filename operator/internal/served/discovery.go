@@ -42,9 +42,12 @@ func (d *Discovery) Run(ctx context.Context, config *rest.Config, timeout time.D
 			return err
 		}
 	}
-	d.kinds.Store(&kinds)
+	d.Found(kinds)
 	return nil
 }
+
+// Found notes what the API server serves. Run calls it.
+func (d *Discovery) Found(kinds Kinds) { d.kinds.Store(&kinds) }
 
 // Kinds returns the found kinds, which are nil before the end of Run and after its failure.
 func (d *Discovery) Kinds() Kinds {
