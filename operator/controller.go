@@ -114,7 +114,10 @@ func Owns[T any, L interface {
 
 // controllerKeys returns the key of the object of For that controls obj.
 func (c *Controller) controllerKeys(obj metav1.Object) []types.NamespacedName {
-	kind := c.op.served.Await()[c.owner]
+	kind, found := c.op.served.Kinds()[c.owner]
+	if !found { // the loop does not run yet, and begins with all objects
+		return nil
+	}
 	keys := enqueue.ControllerOf[metav1.Object](kind.GroupKind())(obj)
 	if len(keys) > 0 && !kind.Namespaced { // an object has at most one controller
 		keys[0].Namespace = ""

@@ -295,19 +295,22 @@ func (op *Operator) run(ctx context.Context) error {
 	op.discover(needed)
 	op.Group.Add("informers", op.inform)
 	op.Group.Add("events", op.Events.Run)
-	lead := op.reconcile
+	lead, begin := op.reconcile, op.served.Done()
 	if op.Elector != nil {
 		op.Group.AddLive("leader", func() error { return op.Elector.Check(nil) })
+		begin = op.Informers.HasSyncedChecker().Done() // a replica that cannot work takes no Lease
 		lead = func(ctx context.Context) error {
-			select {
-			case <-op.Informers.HasSyncedChecker().Done(): // a replica that cannot work takes no Lease
-				return op.Elector.Run(ctx, func(ctx context.Context) error { return op.term.Lead(ctx, op.reconcile) })
-			case <-ctx.Done():
-				return nil
-			}
+			return op.Elector.Run(ctx, func(ctx context.Context) error { return op.term.Lead(ctx, op.reconcile) })
 		}
 	}
-	op.Group.Add("controllers", lead)
+	op.Group.Add("controllers", func(ctx context.Context) error {
+		select {
+		case <-begin:
+			return lead(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	return op.Group.Run(ctx)
 }
 

@@ -15,11 +15,11 @@ import (
 // Discovery finds the kinds of a program's resources while its informers send their first requests.
 type Discovery struct {
 	kinds atomic.Pointer[Kinds]
-	ended chan struct{} // closed at the end of Run
+	found chan struct{} // closed by Found
 }
 
 // NewDiscovery returns a Discovery that has found nothing yet.
-func NewDiscovery() *Discovery { return &Discovery{ended: make(chan struct{})} }
+func NewDiscovery() *Discovery { return &Discovery{found: make(chan struct{})} }
 
 // Phases are the phases of a kind for CheckPhases.
 type Phases struct {
@@ -29,7 +29,6 @@ type Phases struct {
 
 // Run calls Wait and then CheckPhases. If it returns nil, Kinds returns what it found. It is called once.
 func (d *Discovery) Run(ctx context.Context, config *rest.Config, timeout time.Duration, resources []Resource, phases []Phases) error {
-	defer close(d.ended)
 	kinds, err := Wait(ctx, config, timeout, resources)
 	if err != nil {
 		return err
@@ -46,8 +45,11 @@ func (d *Discovery) Run(ctx context.Context, config *rest.Config, timeout time.D
 	return nil
 }
 
-// Found notes what the API server serves. Run calls it.
-func (d *Discovery) Found(kinds Kinds) { d.kinds.Store(&kinds) }
+// Found notes the kinds that the API server serves. It is called once, by Run.
+func (d *Discovery) Found(kinds Kinds) {
+	d.kinds.Store(&kinds)
+	close(d.found)
+}
 
 // Kinds returns the found kinds, which are nil before the end of Run and after its failure.
 func (d *Discovery) Kinds() Kinds {
@@ -57,15 +59,12 @@ func (d *Discovery) Kinds() Kinds {
 	return nil
 }
 
-// Await returns the found kinds after the end of Run.
-func (d *Discovery) Await() Kinds {
-	<-d.ended
-	return d.Kinds()
-}
+// Done returns a channel that is closed when Kinds has the found kinds.
+func (d *Discovery) Done() <-chan struct{} { return d.found }
 
-// Transport returns a transport that sends the requests of informers once before the end of Run. If the
-// request fails, it waits until the kinds are found, or the request's context is done, and sends it again. The
-// informers then see no error of a resource that is not served yet.
+// Transport returns a transport that sends the requests of informers once before the kinds are found. If the
+// request fails, it waits until they are found, or the request's context is done, and sends it again. The informers
+// then see no error of a resource that is not served yet.
 func (d *Discovery) Transport(next http.RoundTripper) http.RoundTripper { return &early{d, next} }
 
 type early struct {
@@ -87,12 +86,9 @@ func (e *early) RoundTrip(req *http.Request) (*http.Response, error) {
 		_ = resp.Body.Close()
 	}
 	select {
-	case <-e.discovery.ended:
-		if e.discovery.kinds.Load() != nil {
-			return e.next.RoundTrip(req)
-		}
-		<-req.Context().Done() // the informers stop
+	case <-e.discovery.found:
+		return e.next.RoundTrip(req)
 	case <-req.Context().Done():
+		return nil, req.Context().Err()
 	}
-	return nil, req.Context().Err()
 }
