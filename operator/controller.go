@@ -291,7 +291,7 @@ func (c *Controller) prepare() {
 //	c.Event(widget, corev1.EventTypeNormal, "Created", "CreateBucket", "bucket %s exists", name)
 //
 // reason and action are words in CamelCase. The note is formatted if it has args. Until Run
-// has found the kind of the object, which is before its informers start, Events are dropped:
+// has found the kind of the object, which is before its first call, Events are dropped:
 // give a reconciler the method as a field of type func, which a unit test can replace. See
 // [recorder.Recorder.Event].
 func (c *Controller) Event(obj metav1.Object, eventType, reason, action, note string, args ...any) {
