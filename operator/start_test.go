@@ -155,6 +155,8 @@ func TestStart(t *testing.T) {
 					if tc.want == "" || err == nil || !strings.HasSuffix(err.Error(), tc.want) {
 						t.Errorf("Run() = %v, want %s", err, tc.want)
 					}
+				case <-time.After(time.Minute):
+					t.Fatal("no call and no error after a minute")
 				}
 				if took := time.Since(server.begin); took < takes || took > tc.within {
 					t.Errorf("took %v, want from %v to %v", took, takes, tc.within)
