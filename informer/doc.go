@@ -28,7 +28,7 @@
 //     that names it and the reason.
 //   - I3: If at least three attempts of a synced informer to list and watch end with 403,
 //     404 or 405, the last at least 5s after the first, Run returns an error. Attempts that
-//     end later than Timeout after Run began do not count.
+//     end later than Timeout after Run began or Served returned do not count.
 //   - I4: If a watch receives no byte for the duration passed to [EndSilentWatches], the
 //     informer begins a new watch, without a list.
 //   - I5: If a cache lost an event, the next complete round of [Audit] reports the object

@@ -27,8 +27,8 @@ var ErrNotSynced = errors.New("informer: not synced")
 // Set runs informers. The zero value is ready to use. A Set runs once, as client-go's
 // informers do, and must not be copied. Its methods may be called concurrently.
 type Set struct {
-	// Timeout bounds the time from the start of Run until the informers and the given
-	// handlers are synced. client-go's attempts have growing intervals: the fifth comes
+	// Timeout bounds the time from the start of Run, or the return of Served, until the informers
+	// and the given handlers are synced. client-go's attempts have growing intervals: the fifth comes
 	// after 12 to 24s, so Run can end with an error although the server came back shortly
 	// before. 0 means 20s.
 	Timeout time.Duration
@@ -37,6 +37,13 @@ type Set struct {
 	// failed. They stop at once unless a handler is busy, or client-go pauses between two
 	// attempts, which EndSilentWatches prevents. 0 means 5s.
 	StopTimeout time.Duration
+
+	// Served is called by Run beside the first lists of the informers, and returns when the API
+	// server serves their resources. Until then, the Set is not synced, Timeout does not begin, and
+	// an informer whose list fails waits without a line of log. If Served returns an error, Run
+	// stops the informers and returns the error. Its context ends with Run. nil means that the
+	// resources are served.
+	Served func(ctx context.Context) error
 
 	// WatchErrorHandler is called with each error that ends a list or watch of an informer.
 	// It replaces the handler of the informer. nil means cache.DefaultWatchErrorHandler,
@@ -64,6 +71,9 @@ type Set struct {
 	misused chan struct{} // wakes Run; nil until Run
 	synced  chan struct{} // closed when all are synced; created on first use
 	stopped bool          // Run has begun to stop the informers, or will not start them
+
+	served chan struct{} // closed when the resources are served; created by Run
+	until  time.Time     // the end of Timeout, set before served is closed
 }
 
 // member is one informer of a Set, and its state.
@@ -174,8 +184,15 @@ func (s *Set) Run(ctx context.Context) error {
 		}()
 	}
 	var waiter sync.WaitGroup
-	synced := make(chan struct{})
+	served, synced := s.served, make(chan struct{})
 	waiter.Go(func() {
+		if s.Served != nil {
+			if err := s.Served(run); err != nil {
+				refused <- err // the only one: failures do not count yet
+				return
+			}
+			s.begins()
+		}
 		if cache.WaitFor(run, "", checkers(members)...) {
 			close(synced)
 		}
@@ -186,16 +203,18 @@ func (s *Set) Run(ctx context.Context) error {
 	}
 
 	start, timeout := time.Now(), cmp.Or(s.Timeout, 20*time.Second)
-	deadline := time.NewTimer(timeout)
-	defer deadline.Stop()
+	var deadline <-chan time.Time
 	for err == nil && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
+		case <-served:
+			served = nil // once
+			deadline = time.After(timeout)
 		case <-synced:
 			synced = nil // once
 			logger.Info("Informers synced", "informers", len(members), "duration", time.Since(start))
 			s.setSynced(members)
-		case <-deadline.C:
+		case <-deadline:
 			if !over(ctx) {
 				err = unsynced(members, timeout)
 			}
@@ -254,7 +273,10 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 	if next == nil {
 		next = cache.DefaultWatchErrorHandler
 	}
-	until := time.Now().Add(cmp.Or(s.Timeout, 20*time.Second))
+	s.served = make(chan struct{})
+	if s.Served == nil {
+		s.begins()
+	}
 	for _, m := range s.members {
 		m.alive = alive.New(s.observe(m))
 		if !kube.IsNil(s.Metrics) {
@@ -265,7 +287,10 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 			return nil, fmt.Errorf("informer: %q was stopped before Run: an informer runs once, create a new one", m.name)
 		}
 		err := m.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-			m.failed(ctx, err, until, refused)
+			if s.isEarly(ctx) {
+				return
+			}
+			m.failed(ctx, err, s.until, refused)
 			next(ctx, r, err)
 		})
 		if err != nil {
@@ -286,6 +311,27 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 	}
 	s.stopped = false
 	return s.members, nil
+}
+
+// begins makes Timeout begin, and failures count.
+func (s *Set) begins() {
+	s.until = time.Now().Add(cmp.Or(s.Timeout, 20*time.Second))
+	close(s.served)
+}
+
+// isEarly reports whether a list or watch failed before the resources were served. It then waits
+// until they are, or ctx is done, so that the informer does not list again before.
+func (s *Set) isEarly(ctx context.Context) bool {
+	select {
+	case <-s.served:
+		return false
+	default:
+	}
+	select {
+	case <-s.served:
+	case <-ctx.Done():
+	}
+	return true
 }
 
 // await waits for the informers to stop and returns an error for each late one.
@@ -378,6 +424,9 @@ func (s *Set) Ready() error {
 			missing = append(missing, m.name)
 			reasons = append(reasons, m.alive.Blocked())
 		}
+	}
+	if len(missing) == 0 {
+		return fmt.Errorf("%w: waiting for Set.Served", ErrNotSynced)
 	}
 	err := fmt.Errorf("%w: waiting for %q", ErrNotSynced, missing)
 	if reason := errors.Join(reasons...); reason != nil {

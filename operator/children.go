@@ -184,7 +184,7 @@ func (c *Controller) want(call *call, obj any) (w wanted, err error) {
 	case w.kind.Info().Kind != kind:
 		return w, fmt.Errorf("%s has apiVersion %s, and Children registered %s: use one", w.id, kind.GroupVersion(), w.kind.Info().Kind.GroupVersion())
 	}
-	if kind, known := (*c.op.served.Load())[w.kind.Info().Name]; known {
+	if kind, known := c.op.served.Kinds()[w.kind.Info().Name]; known {
 		if err := w.id.CheckNamespace(kind); err != nil {
 			return w, err
 		}

@@ -71,8 +71,8 @@ type Controller struct {
 	gvk                        schema.GroupVersionKind
 	manager                    string
 	prune, pruneAll, elsewhere bool
-	phases                     []string // that the schema must allow
-	readies                    bool     // each object gets the condition Ready
+	phases                     served.Phases // that the schema must allow
+	readies                    bool          // each object gets the condition Ready
 }
 
 // For makes the controller reconcile the objects of resource: their keys are queued. It
@@ -114,7 +114,10 @@ func Owns[T any, L interface {
 
 // controllerKeys returns the key of the object of For that controls obj.
 func (c *Controller) controllerKeys(obj metav1.Object) []types.NamespacedName {
-	kind := c.kind()
+	kind, found := c.op.served.Kinds()[c.owner]
+	if !found { // the loop does not run yet, and begins with all objects
+		return nil
+	}
 	keys := enqueue.ControllerOf[metav1.Object](kind.GroupKind())(obj)
 	if len(keys) > 0 && !kind.Namespaced { // an object has at most one controller
 		keys[0].Namespace = ""
@@ -234,12 +237,7 @@ func (c *Controller) page() *debug.Controller {
 }
 
 // kind returns the kind of the objects of For, which is zero until Run has found it.
-func (c *Controller) kind() served.Kind {
-	if kinds := c.op.served.Load(); kinds != nil {
-		return (*kinds)[c.owner]
-	}
-	return served.Kind{}
-}
+func (c *Controller) kind() served.Kind { return c.op.served.Kinds()[c.owner] }
 
 // fail records an error of a registration, which Run returns.
 func (c *Controller) fail(format string, args ...any) {
@@ -282,7 +280,7 @@ func (c *Controller) prepare() {
 		return call(c.op.stray.Begin(ctx, &c.about, key), key)
 	}
 	for _, s := range c.op.sources {
-		if err := c.writes.AddInformer(s.GroupResource, s.Informer); err != nil {
+		if err := c.writes.AddInformer(s.GroupResource, s.Shared()); err != nil {
 			c.fail("%w", err)
 		}
 	}
@@ -293,7 +291,7 @@ func (c *Controller) prepare() {
 //	c.Event(widget, corev1.EventTypeNormal, "Created", "CreateBucket", "bucket %s exists", name)
 //
 // reason and action are words in CamelCase. The note is formatted if it has args. Until Run
-// has found the kind of the object, which is before its informers start, Events are dropped:
+// has found the kind of the object, which is before its first call, Events are dropped:
 // give a reconciler the method as a field of type func, which a unit test can replace. See
 // [recorder.Recorder.Event].
 func (c *Controller) Event(obj metav1.Object, eventType, reason, action, note string, args ...any) {

@@ -1,7 +1,7 @@
 // The test files of this package, by what they prove. Tests on the real API server have Server in
 // their name. GUARANTEES.md has the tests of each promise.
 //
-//   - the start: server, input, kind, names_server
+//   - the start: server, start, start_server, input, kind, names_server
 //   - election: again, standby_server, takeover_server, guard_server
 //   - registrations: follow, gate, event, scope_server, malformed_server, stray_server
 //   - objects, their status and their children: object_server, panic_server, pause_server, preview_server, explore_server, by_hand_server, saw, fleet_server, with box

@@ -35,7 +35,7 @@ func TestEventNote(t *testing.T) {
 	}
 	c := op.Controller("x", func(context.Context, types.NamespacedName) (reconcile.Result, error) { return reconcile.Result{}, nil })
 	c.owner = corev1.Resource("configmaps")
-	op.served.Store(&served.Kinds{c.owner: {GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Namespaced: true}})
+	op.served.Found(served.Kinds{c.owner: {GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Namespaced: true}})
 	events := make(written, 2)
 	op.Events.Client = func(string) recorder.Client { return events }
 	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "a", UID: "u"}}

@@ -26,6 +26,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
 	"github.com/controllerkit/controllerkit/operator/internal/outcome"
+	"github.com/controllerkit/controllerkit/operator/internal/served"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/status"
 	"github.com/controllerkit/controllerkit/status/kstatus"
@@ -152,9 +153,7 @@ func Kind[T interface {
 		return c
 	}
 	c.owner, c.gvk = k.Name, k.Kind
-	if len(r.Phases) > 0 {
-		c.phases = slices.Sorted(maps.Values(r.Phases))
-	}
+	c.phases = served.Phases{Kind: k.Kind, Phases: slices.Sorted(maps.Values(r.Phases))}
 	c.readies = k.writes && outcome.HasConditions(reflect.New(reflect.TypeFor[T]().Elem()).Interface())
 	owned[T](c, k.Name, k.Resource, enqueue.KeyOf[metav1.Object], nil)
 	op.Writes(k.Name, "get")

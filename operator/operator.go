@@ -127,7 +127,8 @@ type Operator struct {
 	Events *recorder.Recorder
 
 	// Informers runs the informers of all controllers. If its Mutated is nil, Run sets it to a
-	// function that logs the change.
+	// function that logs the change. Their Served is called when the API server serves all resources
+	// of the operator.
 	Informers *informer.Set
 
 	// Metrics receives all metrics: Options.Metrics or its default. Give it to parts that the
@@ -144,10 +145,10 @@ type Operator struct {
 	controllers []*Controller
 	sources     source.Set
 	settings    []source.Setting
-	uses        rights.Set                   // what Writes declared
-	served      atomic.Pointer[served.Kinds] // set before the informers run
-	errs        []error                      // of registrations, for Run
-	logger      klog.Logger                  // set before the informers run
+	uses        rights.Set // what Writes declared
+	served      *served.Discovery
+	errs        []error     // of registrations, for Run
+	logger      klog.Logger // set before the informers run
 	running     atomic.Bool
 	transports  late.Chain   // of the clients of Config; observe sets them
 	stray       stray.Finder // of writes by clients that are not of Config
@@ -186,6 +187,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		Metrics:   o.Metrics,
 		options:   o,
 		uses:      rights.Set{},
+		served:    served.NewDiscovery(),
 		asks:      optional.Intervals{Absent: 10 * time.Second, Present: time.Minute},
 	}
 	if o.Debug != "" {
@@ -218,6 +220,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		Client:     func(namespace string) recorder.Client { return events.In(namespace) },
 		Controller: o.Name, StopTimeout: o.part(2), Metrics: o.Metrics,
 	}
+	op.Config.Wrap(op.served.Transport)
 	op.Config.Wrap(informer.ConsistentLists)
 	op.Config.Wrap(informer.EndSilentWatches(0))
 	op.Config.Wrap(op.transports.Wrap)
@@ -289,39 +292,44 @@ func (op *Operator) run(ctx context.Context) error {
 	if op.debugServer != nil {
 		op.Group.Add("debug", shutdown.Server(op.debugServer))
 	}
-	op.Group.Add("informers", func(ctx context.Context) error {
-		kinds, err := served.Wait(ctx, op.Config, op.options.StartTimeout, needed)
-		for _, c := range op.controllers {
-			if err == nil && len(c.phases) > 0 {
-				err = served.CheckPhases(ctx, op.Config, op.options.StartTimeout, c.gvk, c.phases)
-			}
-		}
-		if err == nil {
-			op.served.Store(&kinds)
-		}
-		switch {
-		case ctx.Err() != nil: // stopped while it waited
-			return nil //nolint:nilerr // the stop is the reason
-		case err != nil:
-			return fmt.Errorf("operator: %w", err)
-		}
-		return op.inform(ctx)
-	})
+	op.discover(needed)
+	op.Group.Add("informers", op.inform)
 	op.Group.Add("events", op.Events.Run)
-	lead := op.reconcile
+	lead, begin := op.reconcile, op.served.Done()
 	if op.Elector != nil {
 		op.Group.AddLive("leader", func() error { return op.Elector.Check(nil) })
+		begin = op.Informers.HasSyncedChecker().Done() // a replica that cannot work takes no Lease
 		lead = func(ctx context.Context) error {
-			select {
-			case <-op.Informers.HasSyncedChecker().Done(): // a replica that cannot work takes no Lease
-				return op.Elector.Run(ctx, func(ctx context.Context) error { return op.term.Lead(ctx, op.reconcile) })
-			case <-ctx.Done():
-				return nil
-			}
+			return op.Elector.Run(ctx, func(ctx context.Context) error { return op.term.Lead(ctx, op.reconcile) })
 		}
 	}
-	op.Group.Add("controllers", lead)
+	op.Group.Add("controllers", func(ctx context.Context) error {
+		select {
+		case <-begin:
+			return lead(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	return op.Group.Run(ctx)
+}
+
+// discover makes the informers wait until the API server serves what is needed.
+func (op *Operator) discover(needed []served.Resource) {
+	var phases []served.Phases
+	for _, c := range op.controllers {
+		phases = append(phases, c.phases)
+	}
+	own := op.Informers.Served
+	op.Informers.Served = func(ctx context.Context) error {
+		if err := op.served.Run(ctx, op.Config, op.options.StartTimeout, needed, phases); err != nil {
+			return fmt.Errorf("operator: %w", err)
+		}
+		if own == nil {
+			return nil
+		}
+		return own(ctx)
+	}
 }
 
 // inform runs the informers.
@@ -347,7 +355,7 @@ func (op *Operator) inform(ctx context.Context) error {
 // It returns the resources that the API server must serve.
 func (op *Operator) register() (needed []served.Resource) {
 	for _, s := range op.sources {
-		op.Informers.Add(s.String(), s.Informer, s.Handlers...)
+		op.Informers.Add(s.String(), s.Shared(), s.Handlers...)
 		op.options.Metrics.InformerHolds(s.String(), s.Held.Size)
 		if _, optional := s.Informer.(*optional.Informer); !optional {
 			needed = append(needed, s.Resource)

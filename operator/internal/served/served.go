@@ -125,6 +125,7 @@ func discovery(config *rest.Config) (rest.Interface, error) {
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	own := rest.CopyConfig(config)
 	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	own.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON // which takes longer to decode
 	return rest.UnversionedRESTClientFor(own)
 }
 

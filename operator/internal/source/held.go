@@ -17,8 +17,9 @@ const sampled = 64
 
 // Held is the first handler of an informer, and knows what its cache holds.
 type Held struct {
-	next  cache.ResourceEventHandler
-	timed bool // note the time of events; set by Time
+	next   cache.ResourceEventHandler
+	before chain // of Source.Shared, in front of next
+	timed  bool  // note the time of events; set by Time
 
 	objects, last atomic.Int64
 
@@ -67,12 +68,14 @@ func (h *Held) MetadataAlone() bool { return headers.Alone(h.next) }
 // OnAdd implements cache.ResourceEventHandler.
 func (h *Held) OnAdd(obj any, isInInitialList bool) {
 	h.note(1, obj)
+	h.before.OnAdd(obj, isInInitialList)
 	h.next.OnAdd(obj, isInInitialList)
 }
 
 // OnUpdate implements cache.ResourceEventHandler.
 func (h *Held) OnUpdate(old, obj any) {
 	h.note(0, obj)
+	h.before.OnUpdate(old, obj)
 	h.next.OnUpdate(old, obj)
 }
 
@@ -81,5 +84,6 @@ func (h *Held) OnDelete(obj any) {
 	if lost, ok := obj.(cache.DeletedFinalStateUnknown); !ok || !malformed.Is(lost.Obj) { // which it has not seen
 		h.note(-1, nil)
 	}
+	h.before.OnDelete(obj)
 	h.next.OnDelete(obj)
 }

@@ -74,6 +74,24 @@ func (s *Source) AddEventHandler(handler cache.ResourceEventHandler) (cache.Reso
 	return registration, nil
 }
 
+// Shared returns the informer for handlers that return at once. Those that are added before it runs share
+// the goroutine of Held, because client-go's queue of a handler costs more than their calls.
+func (s *Source) Shared() cache.SharedIndexInformer { return shared{s.Informer, s} }
+
+type shared struct {
+	cache.SharedIndexInformer
+	source *Source
+}
+
+// AddEventHandler implements cache.SharedInformer.
+func (i shared) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	if len(i.source.Handlers) == 0 || headers.Decodes(i.GetStore()) && !headers.Alone(handler) {
+		return i.SharedIndexInformer.AddEventHandler(handler)
+	}
+	i.source.Held.before = append(i.source.Held.before, handler)
+	return i.source.Handlers[0], nil
+}
+
 // named is a registration that a log line names by the resource. client-go names it by Go types, which
 // are those of this library for every resource.
 type named struct {
