@@ -50,6 +50,9 @@ func TestShared(t *testing.T) {
 		defer cancel()
 		go informer.RunWithContext(ctx)
 		synctest.Wait()
+		if err := pods.Shared().RemoveEventHandler(second); err != nil {
+			t.Error(err) // all handlers stay
+		}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}
 		api := client.CoreV1().Pods("a")
 		if _, err := api.Create(ctx, pod, metav1.CreateOptions{}); err != nil {

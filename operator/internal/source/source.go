@@ -92,6 +92,14 @@ func (i shared) AddEventHandler(handler cache.ResourceEventHandler) (cache.Resou
 	return i.source.Handlers[0], nil
 }
 
+// RemoveEventHandler implements cache.SharedInformer. A handler that shares the goroutine of Held stays.
+func (i shared) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
+	if handle == i.source.Handlers[0] {
+		return nil
+	}
+	return i.SharedIndexInformer.RemoveEventHandler(handle)
+}
+
 // named is a registration that a log line names by the resource. client-go names it by Go types, which
 // are those of this library for every resource.
 type named struct {
