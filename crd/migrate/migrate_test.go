@@ -25,6 +25,7 @@ func newFake(names ...string) *fake.FakeDynamicClient {
 	for _, v := range d["spec"].(m)["versions"].([]any) {
 		v.(m)["storage"] = v.(m)["name"] == "v1"
 	}
+	d["spec"].(m)["conversion"] = m{"strategy": "Webhook", "webhook": m{"clientConfig": m{"url": "https://hook/"}}}
 	d["metadata"] = m{"name": "websites.example.com", "uid": "d", "generation": int64(1), "resourceVersion": "1"}
 	d["status"] = m{"storedVersions": []any{"v1alpha1", "v1"}, "conditions": []any{m{"type": "Established", "status": "True"}}}
 	all := []runtime.Object{&unstructured.Unstructured{Object: d}}
@@ -111,6 +112,71 @@ func TestRetry(t *testing.T) {
 		}
 		equal(t, "the number of writes", 1, len(times()))
 	})
+}
+
+// An API server cannot call the conversion webhook for an hour. Run sends the request again at most
+// half a minute after the end of that, and the condition has the reason Waiting meanwhile.
+//
+// Proves VM8.
+func TestOutage(t *testing.T) {
+	const hour = time.Hour
+	for name, tt := range map[string]struct {
+		verb, failure string
+		code          int32
+	}{
+		"no connection":    {"patch", `conversion webhook for example.com/v1alpha1, Kind=Website failed: Post "https://hook/": dial tcp: connection refused`, 500},
+		"502":              {"patch", `object not decodable revision=2: conversion webhook for example.com/v1alpha1, Kind=Website failed: an error on the server ("") has prevented the request from succeeding`, 500},
+		"504":              {"patch", "conversion webhook for example.com/v1alpha1, Kind=Website failed: the server was unable to return a response in the time allotted, but may still be processing the request", 500},
+		"429":              {"patch", "conversion webhook for example.com/v1alpha1, Kind=Website failed: the server has received too many requests and has asked us to try again later", 500},
+		"list":             {"list", `conversion webhook for example.com/v1alpha1, Kind=Website failed: Post "https://hook/": EOF`, 500},
+		"list, cold cache": {"list", "storage is (re)initializing: conversion webhook for example.com/v1alpha1, Kind=Website failed: spec.a: wrong", 429},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := newFake("a", "b")
+				start := time.Now()
+				client.PrependReactor(tt.verb, "websites", func(clienttesting.Action) (bool, runtime.Object, error) {
+					if time.Since(start) >= hour {
+						return false, nil, nil
+					}
+					status := metav1.Status{Code: tt.code, Message: tt.failure}
+					if tt.code == 429 {
+						status.Reason = metav1.StatusReasonTooManyRequests
+					}
+					return true, nil, &statusError{status}
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				p := &progress{}
+				go func() {
+					done <- (&migrate.Migrator{Client: client, Definition: "websites.example.com", Metrics: p}).Run(ctx)
+				}()
+				reason := func() (reason, message any) {
+					d, err := client.Resource(definitions()).Get(t.Context(), "websites.example.com", metav1.GetOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					conditions, _, _ := unstructured.NestedSlice(d.Object, "status", "conditions")
+					last := conditions[len(conditions)-1].(m)
+					return last["reason"], last["message"]
+				}
+				time.Sleep(hour - time.Second)
+				synctest.Wait()
+				if reason, message := reason(); reason != "Waiting" || !strings.Contains(message.(string), tt.failure) || !strings.Contains(message.(string), "the conversion webhook https://hook/ fails: repair it") {
+					t.Errorf("the condition is %s %s", reason, message)
+				}
+				time.Sleep(32 * time.Second)
+				synctest.Wait()
+				if reason, _ := reason(); reason != "Migrated" || p.last() != "2 0 true" {
+					t.Errorf("half a minute after the outage the condition is %s, and the progress %s", reason, p.last())
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
 
 // If the API server has forgotten the version of the first page, the list begins again, and an object
