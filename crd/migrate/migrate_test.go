@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -25,7 +26,6 @@ func newFake(names ...string) *fake.FakeDynamicClient {
 	for _, v := range d["spec"].(m)["versions"].([]any) {
 		v.(m)["storage"] = v.(m)["name"] == "v1"
 	}
-	d["spec"].(m)["conversion"] = m{"strategy": "Webhook", "webhook": m{"clientConfig": m{"url": "https://hook/"}}}
 	d["metadata"] = m{"name": "websites.example.com", "uid": "d", "generation": int64(1), "resourceVersion": "1"}
 	d["status"] = m{"storedVersions": []any{"v1alpha1", "v1"}, "conditions": []any{m{"type": "Established", "status": "True"}}}
 	all := []runtime.Object{&unstructured.Unstructured{Object: d}}
@@ -119,21 +119,29 @@ func TestRetry(t *testing.T) {
 //
 // Proves VM8.
 func TestOutage(t *testing.T) {
-	const hour = time.Hour
+	const (
+		hour = time.Hour
+		url  = `{"url":"https://hook/"}`
+	)
 	for name, tt := range map[string]struct {
 		verb, failure string
 		code          int32
+		config, name  string // of the webhook
 	}{
-		"no connection":    {"patch", `conversion webhook for example.com/v1alpha1, Kind=Website failed: Post "https://hook/": dial tcp: connection refused`, 500},
-		"502":              {"patch", `object not decodable revision=2: conversion webhook for example.com/v1alpha1, Kind=Website failed: an error on the server ("") has prevented the request from succeeding`, 500},
-		"504":              {"patch", "conversion webhook for example.com/v1alpha1, Kind=Website failed: the server was unable to return a response in the time allotted, but may still be processing the request", 500},
-		"429":              {"patch", "conversion webhook for example.com/v1alpha1, Kind=Website failed: the server has received too many requests and has asked us to try again later", 500},
-		"list":             {"list", `conversion webhook for example.com/v1alpha1, Kind=Website failed: Post "https://hook/": EOF`, 500},
-		"list, cold cache": {"list", "storage is (re)initializing: conversion webhook for example.com/v1alpha1, Kind=Website failed: spec.a: wrong", 429},
+		"no connection":    {"patch", `conversion webhook for example.com/v1alpha1, Kind=Website failed: Post "https://hook/": dial tcp: connection refused`, 500, url, "https://hook/"},
+		"502":              {"patch", `object not decodable revision=2: conversion webhook for example.com/v1alpha1, Kind=Website failed: an error on the server ("") has prevented the request from succeeding`, 500, url, "https://hook/"},
+		"504":              {"patch", "conversion webhook for example.com/v1alpha1, Kind=Website failed: the server was unable to return a response in the time allotted, but may still be processing the request", 500, url, "https://hook/"},
+		"429":              {"patch", "conversion webhook for example.com/v1alpha1, Kind=Website failed: the server has received too many requests and has asked us to try again later", 500, `{"service":{"namespace":"shop","name":"hook","port":443}}`, "shop/hook"},
+		"list":             {"list", `conversion webhook for example.com/v1alpha1, Kind=Website failed: Post "https://hook/": EOF`, 500, url, "https://hook/"},
+		"list, cold cache": {"list", "storage is (re)initializing: conversion webhook for example.com/v1alpha1, Kind=Website failed: spec.a: wrong", 429, url, "https://hook/"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client := newFake("a", "b")
+				webhook := []byte(`{"spec":{"conversion":{"strategy":"Webhook","webhook":{"clientConfig":` + tt.config + `}}}}`)
+				if _, err := client.Resource(definitions()).Patch(t.Context(), "websites.example.com", types.MergePatchType, webhook, metav1.PatchOptions{}); err != nil {
+					t.Fatal(err)
+				}
 				start := time.Now()
 				client.PrependReactor(tt.verb, "websites", func(clienttesting.Action) (bool, runtime.Object, error) {
 					if time.Since(start) >= hour {
@@ -162,7 +170,7 @@ func TestOutage(t *testing.T) {
 				}
 				time.Sleep(hour - time.Second)
 				synctest.Wait()
-				if reason, message := reason(); reason != "Waiting" || !strings.Contains(message.(string), tt.failure) || !strings.Contains(message.(string), "the conversion webhook https://hook/ fails: repair it") {
+				if reason, message := reason(); reason != "Waiting" || !strings.Contains(message.(string), tt.failure) || !strings.Contains(message.(string), "the conversion webhook "+tt.name+" fails: repair it") {
 					t.Errorf("the condition is %s %s", reason, message)
 				}
 				time.Sleep(32 * time.Second)

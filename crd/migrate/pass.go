@@ -328,7 +328,7 @@ func (p *pass) write(ctx context.Context, key string, obj *unstructured.Unstruct
 				return err
 			})
 			if err == nil && slices.ContainsFunc(patched.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return p.isStale(e.APIVersion) }) {
-				return errors.New("the API server, or an admission or conversion webhook, does not store changes of metadata.managedFields")
+				return errors.New("the API server does not store changes of metadata.managedFields: a value does not have the type of the schema, or a webhook interferes: correct the object or the webhook")
 			}
 		}
 		switch {
