@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -220,6 +221,59 @@ func TestExpired(t *testing.T) {
 			t.Errorf("%+v, %v", report, err)
 		}
 		equal(t, "the written objects", []string{"a", "b", "c"}, written)
+	})
+}
+
+// A pager records the limits of lists of objects. The first page has an object that is small in JSON
+// and large in memory.
+type pager struct {
+	dynamic.Interface
+	limits []int64
+}
+
+func (p *pager) Resource(resource schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
+	client := p.Interface.Resource(resource)
+	if resource == definitions() {
+		return client
+	}
+	return &paged{client, p}
+}
+
+type paged struct {
+	dynamic.NamespaceableResourceInterface
+	p *pager
+}
+
+func (p *paged) List(ctx context.Context, opts metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+	p.p.limits = append(p.p.limits, opts.Limit)
+	page := len(p.p.limits)
+	obj, err := p.Namespace("shop").Get(ctx, []string{"a", "b", "c"}[page-1], metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if page == 1 {
+		empty := make([]any, 300_000) // 900 kB of JSON
+		for i := range empty {
+			empty[i] = m{}
+		}
+		obj.Object["spec"] = m{"items": empty}
+	}
+	list := &unstructured.UnstructuredList{Object: m{"apiVersion": "example.com/v1", "kind": "WebsiteList"}, Items: []unstructured.Unstructured{*obj}}
+	list.SetContinue([]string{"1", "2", ""}[page-1])
+	return list, nil
+}
+
+// After a page with a large object the next one has one object.
+//
+// Proves CK3.
+func TestHostilePages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &pager{Interface: newFake("a", "b", "c")}
+		report, err := (&migrate.Migrator{Client: client, Definition: "websites.example.com"}).Once(t.Context())
+		if err != nil || report.Objects != 3 {
+			t.Errorf("%+v, %v", report, err)
+		}
+		equal(t, "the limits of the pages", []int64{5, 1, 100}, client.limits)
 	})
 }
 

@@ -22,16 +22,14 @@ func TestServerSizes(t *testing.T) {
 		large, small int // numbers of objects
 		lists, bytes int // limits
 	}{
-		"large objects":       {large: 40, lists: 8, bytes: 8 << 20},
-		"small objects":       {small: 1000, lists: 12, bytes: 8 << 20},
-		"small between large": {large: 10, small: 200, lists: 7, bytes: 8 << 20},
+		"large objects": {large: 40, lists: 8, bytes: 8 << 20},
+		"small objects": {small: 1000, lists: 12, bytes: 8 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k := install(t)
 			create(k, "a", tt.large, strings.Repeat("x", 1<<20))
 			create(k, "b", tt.small, "x")
-			k.store("v1", true)
 			var sizes, objects []int
 			client := k.process(nil, func(op *fault.Op, _ int, body []byte) {
 				if op.Resource != k.name || op.Verb != "list" {
@@ -45,7 +43,7 @@ func TestServerSizes(t *testing.T) {
 				}
 				objects, sizes = append(objects, len(list.Items)), append(sizes, len(body))
 			})
-			report, err := k.migrator(client).Once(t.Context())
+			report, err := k.migrator(client).Once(t.Context()) // which reads all objects, and changes none
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,7 +59,6 @@ func TestServerSizes(t *testing.T) {
 					t.Errorf("a page has %d bytes, want %d at most", size, tt.bytes)
 				}
 			}
-			equal(t, "storedVersions", []string{"v1"}, k.stored())
 		})
 	}
 }
