@@ -42,9 +42,9 @@ func failedConversion(err error) string {
 func isOutage(err error) bool {
 	_, failure, _ := strings.Cut(failedConversion(err), " failed: ")
 	for _, text := range []string{
-		"Post ",                      // no connection, no valid certificate, or no response in time
-		"an error on the server (",   // 500, 502
-		"the server is currently un", // 503
+		"Post ",                    // no connection, no valid certificate, or no response in time
+		"an error on the server (", // 500, 502
+		"the server is currently unable to handle the request",            // 503
 		"the server was unable to return a response in the time allotted", // 504
 		"the server has received too many requests",                       // 429
 		"the server could not find the requested resource",                // 404, such as of a proxy
@@ -56,24 +56,27 @@ func isOutage(err error) bool {
 	return false
 }
 
-// retry calls a request for objects until the API server can handle it, or ctx is done. If that
-// cannot call the conversion webhook, the condition has the reason Waiting meanwhile.
+// retry calls a request for objects until the API server can handle it, or ctx is done. If the API
+// server cannot call the conversion webhook, the condition has the reason Waiting meanwhile. An error of
+// the condition is not returned, because the next step of the pass finds it.
 func (p *pass) retry(ctx context.Context, verb, name string, request func(context.Context) error) error {
 	waits := false
 	err := p.m.retry(ctx, verb, name, func(limited context.Context) error {
-		err := request(limited)
+		err := p.name(request(limited))
 		if ctx.Err() == nil && isTransient(err) && failedConversion(err) != "" {
 			waits = true
-			if status := p.setStatus(ctx, false, metav1.ConditionFalse, "Waiting", kube.Message(p.name(err).Error()+". The migration continues when the webhook responds.")); errors.Is(status, errChanged) {
+			if status := p.setStatus(ctx, false, metav1.ConditionFalse, "Waiting", kube.Message(err.Error()+". The migration continues when the webhook responds.")); errors.Is(status, errChanged) {
 				return status
 			}
 		}
 		return err
 	})
-	if waits && err == nil {
-		err = p.setStatus(ctx, false, metav1.ConditionFalse, "Running", p.running())
+	if waits && ctx.Err() == nil && !errors.Is(err, errChanged) {
+		if status := p.setStatus(ctx, false, metav1.ConditionFalse, "Running", p.running()); errors.Is(status, errChanged) {
+			return status
+		}
 	}
-	return p.name(err)
+	return err
 }
 
 // name adds the conversion webhook and the cure to an error that it caused.
