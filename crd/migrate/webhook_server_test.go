@@ -150,6 +150,12 @@ func TestServerWebhookOutage(t *testing.T) {
 						return fault.Fault{}
 					case op.Name == "x-2":
 						return fault.Fault{Before: func() { tt.down(w) }}
+					case op.Name == "x-4":
+						return fault.Fault{Before: func() {
+							if _, reason, _ := k.condition(); reason != "Running" {
+								t.Errorf("the reason of the condition is %s after the outage", reason)
+							}
+						}}
 					case op.Name != "x-3":
 						return fault.Fault{}
 					}
