@@ -1,8 +1,10 @@
 package migrate_test
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,8 +18,8 @@ import (
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-// forbid installs a policy that denies updates of the named objects, and returns a function that removes it. Both
-// return once the API server does it.
+// forbid installs a policy that denies updates of the named objects, and returns a function that
+// removes it. Both return once the API server uses the change.
 func (k *kind) forbid(names ...string) (remove func()) {
 	k.t.Helper()
 	client := kubernetes.NewForConfigOrDie(k.config).AdmissionregistrationV1()
@@ -58,22 +60,23 @@ func (k *kind) forbid(names ...string) (remove func()) {
 			}
 		}
 	}
-	removed := false
-	remove = func() {
-		if removed {
-			return
-		}
-		removed = true
+	erase := sync.OnceFunc(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // the test's own can have ended
+		defer cancel()
 		if err := errors.Join(
-			client.ValidatingAdmissionPolicyBindings().Delete(k.t.Context(), k.name, metav1.DeleteOptions{}),
-			client.ValidatingAdmissionPolicies().Delete(k.t.Context(), k.name, metav1.DeleteOptions{}),
+			client.ValidatingAdmissionPolicyBindings().Delete(ctx, k.name, metav1.DeleteOptions{}),
+			client.ValidatingAdmissionPolicies().Delete(ctx, k.name, metav1.DeleteOptions{}),
 		); err != nil {
-			k.t.Fatal(err)
+			k.t.Error(err)
 		}
+	})
+	k.t.Cleanup(erase)
+	await(true)
+	return func() {
+		k.t.Helper()
+		erase()
 		await(false)
 	}
-	await(true)
-	return remove
 }
 
 // A ValidatingAdmissionPolicy denies the patch of one object. When the policy is removed, the next
