@@ -30,8 +30,9 @@ type definition struct {
 	resource schema.GroupResource
 	versions []version
 	stored   []string
-	none     bool // the conversion changes the apiVersion alone
-	preserve bool // spec.preserveUnknownFields
+	none     bool   // the conversion changes the apiVersion alone
+	webhook  string // of the conversion: its URL, or the namespace and the name of its Service
+	preserve bool   // spec.preserveUnknownFields
 }
 
 type version struct {
@@ -48,6 +49,7 @@ func read(obj *unstructured.Unstructured) *definition {
 	d.preserve, _, _ = unstructured.NestedBool(obj.Object, "spec", "preserveUnknownFields")
 	strategy, _, _ := unstructured.NestedString(obj.Object, "spec", "conversion", "strategy")
 	d.none = strategy == "" || strategy == "None"
+	d.webhook = webhookOf(obj)
 	spec, _ := obj.Object["spec"].(map[string]any)
 	versions, _ := spec["versions"].([]any)
 	for _, v := range versions {

@@ -41,6 +41,8 @@
 //     next apply of each manager succeeds.
 //   - VM7: If Helm or OLM manages the definition, or the live one has a version after those of the
 //     given one or a field that the given one lacks, Install does not write it.
+//   - VM8: If the API server cannot call the conversion webhook, the condition names it, and the
+//     migration continues within a minute after the outage.
 //
 // # Rights
 //
@@ -53,7 +55,8 @@
 //     request, can store an object in the old version unnoticed.
 //   - An entry of managedFields loses the fields that the storage version lacks. If a webhook
 //     renames a field, its manager owns the new one after its next apply.
-//   - A conversion webhook must keep all fields in both directions.
+//   - A conversion webhook must keep all fields in both directions. If it drops a field, the
+//     migration loses the value, and no error shows it.
 //   - It creates no StorageVersionMigration of Kubernetes, because that ends at the first object
 //     that is not valid, and leaves managedFields. Both may run at once.
 //   - It keeps its progress in an annotation and a condition of the definition.

@@ -81,11 +81,19 @@ func install(t testing.TB, more ...string) *kind {
 // installAt installs a kind on the server of the configuration.
 func installAt(t testing.TB, config *rest.Config, namespace string, more ...string) *kind {
 	t.Helper()
+	return installAs(t, config, namespace, func(m) {}, more...)
+}
+
+// installAs installs a kind whose definition change has changed.
+func installAs(t testing.TB, config *rest.Config, namespace string, change func(definition m), more ...string) *kind {
+	t.Helper()
 	name := strings.ReplaceAll(namespace, "-", "")
 	k := &kind{t: t, config: config, kind: "K" + name, name: "k" + name + "s.migrate.example.com", namespace: namespace}
 	k.resource = schema.ParseGroupResource(k.name)
 	k.client = dynamic.NewForConfigOrDie(k.config)
-	testserver.InstallCRDAt(t, config, normal(definition(k.resource.Group, k.resource.Resource, k.kind, more...)))
+	d := definition(k.resource.Group, k.resource.Resource, k.kind, more...)
+	change(d)
+	testserver.InstallCRDAt(t, config, normal(d))
 	return k
 }
 
@@ -266,6 +274,16 @@ func versions(obj *unstructured.Unstructured) (names []string) {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// properties returns the schema of spec of a version of a definition.
+func properties(definition m, version string) (spec m) {
+	for _, v := range definition["spec"].(m)["versions"].([]any) {
+		if v := v.(m); v["name"] == version {
+			spec = v["schema"].(m)["openAPIV3Schema"].(m)["properties"].(m)["spec"].(m)
+		}
+	}
+	return spec
 }
 
 func equal(t testing.TB, what string, want, got any) {

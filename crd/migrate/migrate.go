@@ -24,6 +24,8 @@ const (
 	defaultRate   = 50
 	defaultRetry  = 10 * time.Minute
 	defaultPage   = 100
+	firstPage     = 5       // objects; the API server stores at most 1.5 MiB of each
+	maxPage       = 8 << 20 // bytes of a page whose objects are as large as those of the page before
 )
 
 // Metrics is called by a Migrator. A *metrics.Metrics implements it.
@@ -74,7 +76,7 @@ type Migrator struct {
 	// Metrics receives the progress. Nil disables it.
 	Metrics Metrics
 
-	page int64 // the number of objects that are in memory together; 0 means 100
+	page int64 // the largest number of objects of a page; 0 means 100
 }
 
 // A Report is the result of a migration.
@@ -134,8 +136,9 @@ func (m *Migrator) check() error {
 }
 
 // Once migrates the objects, and returns when the migration is complete or cannot be. It
-// retries requests that an API server cannot handle now until ctx is done. If objects
-// cannot be migrated, it migrates the others and returns a [*BlockedError].
+// retries requests that an API server cannot handle now until ctx is done, also those that fail
+// because it cannot call the conversion webhook. The condition has the reason Waiting meanwhile. If
+// objects cannot be migrated, it migrates the others and returns a [*BlockedError].
 func (m *Migrator) Once(ctx context.Context) (Report, error) {
 	if err := m.check(); err != nil {
 		return Report{}, err
@@ -271,9 +274,11 @@ func (w *watched) wait(ctx context.Context, p *pass, d time.Duration) bool {
 	}
 }
 
-// retry calls a request until the API server can handle it, or ctx is done.
+// retry calls a request until the API server can handle it, or ctx is done. Then the error wraps that of
+// ctx and that of the last response.
 func (m *Migrator) retry(ctx context.Context, verb, name string, request func(context.Context) error) error {
 	unserved := 0
+	var last error
 	for delay := minDelay; ; delay = min(2*delay, maxDelay) {
 		limited, cancel := context.WithTimeout(ctx, requestTimeout)
 		err := request(limited)
@@ -281,7 +286,10 @@ func (m *Migrator) retry(ctx context.Context, verb, name string, request func(co
 		if isUnserved(err) { // for a moment, such as while an API server starts
 			unserved++
 		}
-		if err == nil || ctx.Err() != nil || !isTransient(err) && (!isUnserved(err) || unserved > maxUnserved) {
+		if last != nil && err != nil && ctx.Err() != nil {
+			return ended(ctx, last)
+		}
+		if err == nil || ctx.Err() != nil || errors.Is(err, errChanged) || !isTransient(err) && (!isUnserved(err) || unserved > maxUnserved) {
 			return err
 		}
 		klog.FromContext(ctx).Info("The API server cannot handle a request of the migration now: it is sent again",
@@ -290,10 +298,16 @@ func (m *Migrator) retry(ctx context.Context, verb, name string, request func(co
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return ctx.Err()
+			return ended(ctx, err)
 		case <-timer.C:
 		}
+		last = err
 	}
+}
+
+// ended returns the error of a request that ctx ended after another error.
+func ended(ctx context.Context, last error) error {
+	return fmt.Errorf("%w; the last error is: %w", ctx.Err(), last)
 }
 
 const (
@@ -307,7 +321,7 @@ const (
 func isTransient(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
-		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)
+		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || isOutage(err)
 }
 
 // isUnserved reports whether the API server does not serve the resource.

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -113,6 +115,79 @@ func TestRetry(t *testing.T) {
 	})
 }
 
+// An API server cannot call the conversion webhook for an hour. Run sends the request again at most
+// half a minute after the end of that, and the condition has the reason Waiting meanwhile.
+//
+// Proves VM8.
+func TestOutage(t *testing.T) {
+	const (
+		hour = time.Hour
+		url  = `{"url":"https://hook/"}`
+	)
+	for name, tt := range map[string]struct {
+		verb, failure string
+		code          int32
+		config, name  string // of the webhook
+	}{
+		"no connection":    {"patch", `conversion webhook for example.com/v1alpha1, Kind=Website failed: Post "https://hook/": dial tcp: connection refused`, 500, url, "https://hook/"},
+		"502":              {"patch", `object not decodable revision=2: conversion webhook for example.com/v1alpha1, Kind=Website failed: an error on the server ("") has prevented the request from succeeding`, 500, url, "https://hook/"},
+		"504":              {"patch", "conversion webhook for example.com/v1alpha1, Kind=Website failed: the server was unable to return a response in the time allotted, but may still be processing the request", 500, url, "https://hook/"},
+		"429":              {"patch", "conversion webhook for example.com/v1alpha1, Kind=Website failed: the server has received too many requests and has asked us to try again later", 500, `{"service":{"namespace":"shop","name":"hook","port":443}}`, "shop/hook"},
+		"list":             {"list", `conversion webhook for example.com/v1alpha1, Kind=Website failed: Post "https://hook/": EOF`, 500, url, "https://hook/"},
+		"list, cold cache": {"list", "storage is (re)initializing: conversion webhook for example.com/v1alpha1, Kind=Website failed: spec.a: wrong", 429, url, "https://hook/"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := newFake("a", "b")
+				webhook := []byte(`{"spec":{"conversion":{"strategy":"Webhook","webhook":{"clientConfig":` + tt.config + `}}}}`)
+				if _, err := client.Resource(definitions()).Patch(t.Context(), "websites.example.com", types.MergePatchType, webhook, metav1.PatchOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				client.PrependReactor(tt.verb, "websites", func(clienttesting.Action) (bool, runtime.Object, error) {
+					if time.Since(start) >= hour {
+						return false, nil, nil
+					}
+					status := metav1.Status{Code: tt.code, Message: tt.failure}
+					if tt.code == 429 {
+						status.Reason = metav1.StatusReasonTooManyRequests
+					}
+					return true, nil, &statusError{status}
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				p := &progress{}
+				go func() {
+					done <- (&migrate.Migrator{Client: client, Definition: "websites.example.com", Metrics: p}).Run(ctx)
+				}()
+				reason := func() (reason, message any) {
+					d, err := client.Resource(definitions()).Get(t.Context(), "websites.example.com", metav1.GetOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					conditions, _, _ := unstructured.NestedSlice(d.Object, "status", "conditions")
+					last := conditions[len(conditions)-1].(m)
+					return last["reason"], last["message"]
+				}
+				time.Sleep(hour - time.Second)
+				synctest.Wait()
+				if reason, message := reason(); reason != "Waiting" || !strings.Contains(message.(string), tt.failure) || !strings.Contains(message.(string), "the conversion webhook "+tt.name+" fails: repair it") {
+					t.Errorf("the condition is %s %s", reason, message)
+				}
+				time.Sleep(32 * time.Second)
+				synctest.Wait()
+				if reason, _ := reason(); reason != "Migrated" || p.last() != "2 0 true" {
+					t.Errorf("half a minute after the outage the condition is %s, and the progress %s", reason, p.last())
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // If the API server has forgotten the version of the first page, the list begins again, and an object
 // is written once.
 func TestExpired(t *testing.T) {
@@ -146,6 +221,59 @@ func TestExpired(t *testing.T) {
 			t.Errorf("%+v, %v", report, err)
 		}
 		equal(t, "the written objects", []string{"a", "b", "c"}, written)
+	})
+}
+
+// A pager records the limits of lists of objects. The first page has an object that is small in JSON
+// and large in memory.
+type pager struct {
+	dynamic.Interface
+	limits []int64
+}
+
+func (p *pager) Resource(resource schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
+	client := p.Interface.Resource(resource)
+	if resource == definitions() {
+		return client
+	}
+	return &paged{client, p}
+}
+
+type paged struct {
+	dynamic.NamespaceableResourceInterface
+	p *pager
+}
+
+func (p *paged) List(ctx context.Context, opts metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+	p.p.limits = append(p.p.limits, opts.Limit)
+	page := len(p.p.limits)
+	obj, err := p.Namespace("shop").Get(ctx, []string{"a", "b", "c"}[page-1], metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if page == 1 {
+		empty := make([]any, 300_000) // 900 kB of JSON
+		for i := range empty {
+			empty[i] = m{}
+		}
+		obj.Object["spec"] = m{"items": empty}
+	}
+	list := &unstructured.UnstructuredList{Object: m{"apiVersion": "example.com/v1", "kind": "WebsiteList"}, Items: []unstructured.Unstructured{*obj}}
+	list.SetContinue([]string{"1", "2", ""}[page-1])
+	return list, nil
+}
+
+// After a page with a large object the next one has one object.
+//
+// Proves CK3.
+func TestHostilePages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &pager{Interface: newFake("a", "b", "c")}
+		report, err := (&migrate.Migrator{Client: client, Definition: "websites.example.com"}).Once(t.Context())
+		if err != nil || report.Objects != 3 {
+			t.Errorf("%+v, %v", report, err)
+		}
+		equal(t, "the limits of the pages", []int64{5, 1, 100}, client.limits)
 	})
 }
 

@@ -131,7 +131,7 @@ func (p *pass) run(ctx context.Context) error {
 	if err := p.settle(ctx); err != nil {
 		return err
 	}
-	if err := p.setStatus(ctx, false, metav1.ConditionFalse, "Running", "The objects are being stored in "+p.storage.name+"."); err != nil {
+	if err := p.setStatus(ctx, false, metav1.ConditionFalse, "Running", p.running()); err != nil {
 		return err
 	}
 	if err := p.pages(ctx); err != nil {
@@ -189,10 +189,12 @@ func (p *pass) settle(ctx context.Context) error {
 func (p *pass) pages(ctx context.Context) error {
 	client := p.m.Client.Resource(p.definition.resource.WithVersion(p.storage.name))
 	seen := "" // the last object that this pass has handled
+	most := orDefault(p.m.page, defaultPage)
+	limit := min(most, firstPage)
 	for token := ""; ; {
 		var page *unstructured.UnstructuredList
-		err := p.m.retry(ctx, "list", p.definition.resource.String(), func(ctx context.Context) (err error) {
-			page, err = client.List(ctx, metav1.ListOptions{Limit: orDefault(p.m.page, defaultPage), Continue: token})
+		err := p.retry(ctx, "list", p.definition.resource.String(), func(ctx context.Context) (err error) {
+			page, err = client.List(ctx, metav1.ListOptions{Limit: limit, Continue: token})
 			return err
 		})
 		switch {
@@ -202,8 +204,10 @@ func (p *pass) pages(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("migrate: list %s: %w", p.definition.resource, err)
 		}
+		limit = most
 		for i := range page.Items {
 			obj := &page.Items[i]
+			limit = max(1, min(limit, maxPage/size(obj.Object)))
 			key := keyOf(obj)
 			if key <= p.last {
 				p.unordered, p.record.After = true, ""
@@ -234,6 +238,27 @@ func (p *pass) pages(ctx context.Context) error {
 	}
 }
 
+// size returns approximately the bytes of memory of a value.
+func size(v any) (n int64) {
+	switch v := v.(type) {
+	case string:
+		return 16 + int64(len(v))
+	case map[string]any:
+		n = 64
+		for key, value := range v {
+			n += 32 + int64(len(key)) + size(value)
+		}
+		return n
+	case []any:
+		n = 40
+		for _, value := range v {
+			n += size(value)
+		}
+		return n
+	}
+	return 24
+}
+
 // keyOf returns the key of an object. The API server lists in the order of keys.
 func keyOf(obj metav1.Object) string { return obj.GetNamespace() + "/" + obj.GetName() }
 
@@ -261,6 +286,10 @@ func (p *pass) object(ctx context.Context, obj *unstructured.Unstructured) error
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, errChanged):
+		return err
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		return fmt.Errorf("migrate: %s: %w", key, err)
 	case ctx.Err() != nil:
 		return fmt.Errorf("migrate: %s: %w", key, ctx.Err())
 	}
@@ -294,12 +323,12 @@ func (p *pass) write(ctx context.Context, key string, obj *unstructured.Unstruct
 				return err
 			}
 			var patched *unstructured.Unstructured
-			err = p.m.retry(ctx, "patch", key, func(ctx context.Context) (err error) {
+			err = p.retry(ctx, "patch", key, func(ctx context.Context) (err error) {
 				patched, err = kube.Patch(ctx, client, obj.GetName(), operations, metav1.PatchOptions{FieldManager: manager})
 				return err
 			})
 			if err == nil && slices.ContainsFunc(patched.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return p.isStale(e.APIVersion) }) {
-				return errors.New("the API server, or an admission webhook, does not store changes of metadata.managedFields")
+				return errors.New("the API server does not store changes of metadata.managedFields: a value does not have the type of the schema, or a webhook interferes: correct the object or the webhook")
 			}
 		}
 		switch {
@@ -316,7 +345,7 @@ func (p *pass) write(ctx context.Context, key string, obj *unstructured.Unstruct
 		// A write after the list stored it in the storage version, but it can have kept stale entries.
 		rewrite = false
 		name := obj.GetName()
-		err = p.m.retry(ctx, "get", key, func(ctx context.Context) (err error) {
+		err = p.retry(ctx, "get", key, func(ctx context.Context) (err error) {
 			obj, err = client.Get(ctx, name, metav1.GetOptions{})
 			return err
 		})
@@ -355,7 +384,7 @@ func (p *pass) isStale(apiVersion string) bool {
 func (p *pass) keepsFields(ctx context.Context, key string, obj *unstructured.Unstructured) error {
 	for _, v := range p.compare {
 		var before *unstructured.Unstructured
-		err := p.m.retry(ctx, "get", key, func(ctx context.Context) (err error) {
+		err := p.retry(ctx, "get", key, func(ctx context.Context) (err error) {
 			before, err = p.m.Client.Resource(p.definition.resource.WithVersion(v.name)).Namespace(obj.GetNamespace()).Get(ctx, obj.GetName(), metav1.GetOptions{})
 			return err
 		})
