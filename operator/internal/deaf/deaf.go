@@ -27,16 +27,12 @@ type Calls struct {
 
 	mu      sync.Mutex // guards the rest
 	last    uint64     // number of a call
-	running map[uint64]call
+	running map[uint64]context.Context
 	timer   *time.Timer // nil, or set to when the oldest running call is late or before
 	logged  time.Time
 }
 
-type call struct {
-	ctx   context.Context //nolint:containedctx // it is that of the call
-	since time.Time
-}
-
+// late is the time from the begin of a call, which is the deadline of its context minus Timeout, to when it is late.
 func (c *Calls) late() time.Duration { return c.Timeout + max(c.Slack, slack) }
 
 // Begin notes the begin of a call. The caller passes the result to End.
@@ -47,10 +43,10 @@ func (c *Calls) Begin(ctx context.Context) (number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.running == nil {
-		c.running = map[uint64]call{}
+		c.running = map[uint64]context.Context{}
 	}
 	c.last++
-	c.running[c.last] = call{ctx, time.Now()}
+	c.running[c.last] = ctx
 	if c.timer == nil {
 		c.timer = time.AfterFunc(c.late(), c.check)
 	}
@@ -70,13 +66,18 @@ func (c *Calls) check() {
 	defer c.mu.Unlock()
 	c.timer = nil
 	next := time.Duration(-1)
-	for _, call := range c.running {
-		wait := c.late() - time.Since(call.since)
+	for _, ctx := range c.running {
+		deadline, ok := ctx.Deadline()
+		if !ok {
+			continue
+		}
+		running := time.Since(deadline) + c.Timeout
+		wait := c.late() - running
 		if wait <= 0 {
-			if errors.Is(call.ctx.Err(), context.DeadlineExceeded) && (c.logged.IsZero() || time.Since(c.logged) >= quiet) {
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) && (c.logged.IsZero() || time.Since(c.logged) >= quiet) {
 				c.logged = time.Now()
-				mistakes.Note(call.ctx, mistakes.IgnoredContext)
-				klog.FromContext(call.ctx).Info(Line, "timeout", c.Timeout, "running", time.Since(call.since).Round(time.Second))
+				mistakes.Note(ctx, mistakes.IgnoredContext)
+				klog.FromContext(ctx).Info(Line, "timeout", c.Timeout, "running", running.Round(time.Second))
 			}
 			wait = c.late() // a later line can be due for it
 		}

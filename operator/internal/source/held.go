@@ -11,9 +11,12 @@ import (
 	"github.com/controllerkit/controllerkit/internal/malformed"
 )
 
-// sampled is how rarely Held estimates the size of an object: once in so many events, after
-// the first that many, because the estimate takes longer than the event.
-const sampled = 64
+const (
+	// sampled is how rarely Held estimates the size of an object: once in so many events, after
+	// the first ones, because the estimate takes longer than the event.
+	sampled = 64
+	first   = 8
+)
 
 // Held is the first handler of an informer, and knows what its cache holds.
 type Held struct {
@@ -23,8 +26,8 @@ type Held struct {
 
 	objects, last atomic.Int64
 
-	events int          // only the informer's goroutine uses it
-	mean   atomic.Int64 // bytes of an object; only the informer's goroutine sets it
+	events, sizes int          // only the informer's goroutine uses them
+	mean          atomic.Int64 // bytes of an object; only the informer's goroutine sets it
 }
 
 // Time makes LastEvent return the time of the last event. The informer must not run yet.
@@ -56,9 +59,10 @@ func (h *Held) note(objects int64, obj any) {
 	if obj == nil {
 		return
 	}
-	if h.events++; h.events <= sampled || h.events%sampled == 0 {
+	if h.events++; h.events <= first || h.events%sampled == 0 {
+		h.sizes++
 		mean := h.mean.Load()
-		h.mean.Store(mean + (informer.Size(obj)-mean)/int64(min(h.events, sampled)))
+		h.mean.Store(mean + (informer.Size(obj)-mean)/int64(min(h.sizes, sampled)))
 	}
 }
 

@@ -87,8 +87,14 @@ type call struct {
 
 	mu    sync.Mutex // guards the fields below
 	sent  []types.NamespacedName
-	trace context.Context //nolint:containedctx // the call with a trace; nil until a request asks for it
-	head  header
+	trace *trace // nil until a request asks for it
+}
+
+// A trace is the context of a call with a trace of its requests.
+type trace struct {
+	context.Context //nolint:containedctx // it is that context
+
+	head header // guarded by the call's mu
 }
 
 // A header has the pseudo-headers of a request of HTTP/2. A connection writes those of one request
@@ -123,9 +129,9 @@ func (c *call) traced() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.trace == nil {
-		c.trace = httptrace.WithClientTrace(c.Context, &httptrace.ClientTrace{WroteHeaderField: c.wrote})
+		c.trace = &trace{Context: httptrace.WithClientTrace(c.Context, &httptrace.ClientTrace{WroteHeaderField: c.wrote})}
 	}
-	return c.trace
+	return c.trace.Context
 }
 
 // wrote is called for each header of a request.
@@ -136,18 +142,18 @@ func (c *call) wrote(name string, values []string) {
 	c.mu.Lock()
 	switch name {
 	case ":authority":
-		c.head.authority = values[0]
+		c.trace.head.authority = values[0]
 	case ":method":
-		c.head.method = values[0]
+		c.trace.head.method = values[0]
 	case ":path":
-		c.head.path = values[0]
+		c.trace.head.path = values[0]
 	}
-	h := c.head
+	h := c.trace.head
 	if h.authority == "" || h.method == "" || h.path == "" {
 		c.mu.Unlock()
 		return
 	}
-	c.head = header{}
+	c.trace.head = header{}
 	c.mu.Unlock()
 	if u, err := url.Parse(h.path); err == nil && h.authority == c.finder.Host {
 		target, ok := wire.ParseWrite(&http.Request{Method: h.method, URL: u})
