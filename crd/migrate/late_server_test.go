@@ -1,6 +1,7 @@
 package migrate_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -47,26 +48,16 @@ func TestServerLate(t *testing.T) {
 	}
 	hasty.once()
 
-	settling, ended := make(chan time.Time, 1), make(chan error, 1)
-	migrator := patient.migrator(patient.process(nil, func(op *fault.Op, _ int, _ []byte) {
-		if op.Subresource == "status" && strings.Contains(string(op.Body), "Settling") {
-			settling <- time.Now()
+	apply := func(c *crowd, version, name string) {
+		if _, err := atLate(c, version).Apply(t.Context(), name, c.object(version, name, m{"spec": m{"a": "late"}}), metav1.ApplyOptions{FieldManager: "one"}); err != nil {
+			t.Errorf("apply %s by the late server: %v", name, err)
 		}
-	}))
-	migrator.Settle = settle
-	go func() {
-		_, err := migrator.Once(t.Context())
-		ended <- err
-	}()
-	began := <-settling
+	}
 	for _, c := range kinds {
 		for _, version := range []string{"v1alpha1", "v1"} { // in either version the server stores v1alpha1
 			name := "late-" + version
-			for _, x := range []string{c.names[0], name} {
-				if _, err := atLate(c, version).Apply(t.Context(), x, c.object(version, x, m{"spec": m{"a": "late"}}), metav1.ApplyOptions{FieldManager: "one"}); err != nil {
-					t.Errorf("apply %s by the late server: %v", x, err)
-				}
-			}
+			apply(c, version, c.names[0])
+			apply(c, version, name)
 			for _, x := range c.names {
 				obj, err := atLate(c, version).Get(t.Context(), x, metav1.GetOptions{})
 				if err != nil {
@@ -78,6 +69,19 @@ func TestServerLate(t *testing.T) {
 		}
 		c.names = append(c.names, "late-v1alpha1", "late-v1")
 	}
+	settling, ended := make(chan time.Time, 1), make(chan error, 1)
+	migrator := patient.migrator(patient.process(nil, func(op *fault.Op, status int, _ []byte) {
+		if status == http.StatusOK && op.Subresource == "status" && strings.Contains(string(op.Body), "Settling") {
+			settling <- time.Now()
+		}
+	}))
+	migrator.Settle = settle
+	go func() {
+		_, err := migrator.Once(t.Context())
+		ended <- err
+	}()
+	began := <-settling
+	apply(patient, "v1", patient.names[1])
 	cluster.Run(t, "join server-1")
 	if took := time.Since(began); took > settle {
 		t.Fatalf("the server was late for %v, which is more than Settle", took)
