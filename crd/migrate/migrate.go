@@ -25,7 +25,7 @@ const (
 	defaultRetry  = 10 * time.Minute
 	defaultPage   = 100
 	firstPage     = 5       // objects; the API server stores at most 1.5 MiB of each
-	maxPage       = 8 << 20 // bytes of a page whose objects are as large as those of the page before
+	maxPage       = 8 << 20 // bytes of a page whose objects are as large as in the page before
 )
 
 // Metrics is called by a Migrator. A *metrics.Metrics implements it.
@@ -136,8 +136,8 @@ func (m *Migrator) check() error {
 }
 
 // Once migrates the objects, and returns when the migration is complete or cannot be. It
-// retries requests that an API server cannot handle now until ctx is done, also those that fail
-// because it cannot call the conversion webhook. The condition has the reason Waiting meanwhile. If
+// retries requests that an API server cannot handle now until ctx is done, also if the reason is that it
+// cannot call the conversion webhook. The condition has the reason Waiting meanwhile. If
 // objects cannot be migrated, it migrates the others and returns a [*BlockedError].
 func (m *Migrator) Once(ctx context.Context) (Report, error) {
 	if err := m.check(); err != nil {
@@ -274,8 +274,8 @@ func (w *watched) wait(ctx context.Context, p *pass, d time.Duration) bool {
 	}
 }
 
-// retry calls a request until the API server can handle it, or ctx is done. Then the error wraps that of
-// ctx and that of the last response.
+// retry calls a request until the API server can handle it, or ctx is done. Then the error wraps the
+// error of ctx and the last response's.
 func (m *Migrator) retry(ctx context.Context, verb, name string, request func(context.Context) error) error {
 	unserved := 0
 	var last error
