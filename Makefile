@@ -25,7 +25,7 @@ test: compiler bin/controlplane bin/prometheus bin/promtool bin/flakes ## run al
 	@# machine without a build cache needs more than the 10 minutes that go test gives a package.
 	go test -json -timeout $(TEST_TIMEOUT) -race -shuffle=on -p 4 -parallel 6 $(TEST_FLAGS) $(PACKAGES) | $(call record,root)
 	@# The race detector changes the cost of a decision, and multiplies that of a measurement.
-	go test -json -timeout $(TEST_TIMEOUT) -run '^(TestHostile|TestMemory|TestLimiterMemory|TestAllocations|TestOrders|TestMillionKeys|TestMistakeCachedObject)' $(TEST_FLAGS) ./ssa ./status ./consistency ./owner ./queue ./debug ./enqueue/reads ./internal/mistakes | $(call record,costs)
+	go test -json -timeout $(TEST_TIMEOUT) -run '^(TestHostile|TestMemory|TestLimiterMemory|TestAllocations|TestOrders|TestMillionKeys|TestMistakeCachedObject|TestScrape)' $(TEST_FLAGS) ./ssa ./status ./status/fleet ./consistency ./owner ./queue ./debug ./enqueue/reads ./internal/mistakes | $(call record,costs)
 	cd managerkit && go test -json -timeout $(TEST_TIMEOUT) -race -shuffle=on $(TEST_FLAGS) ./... | $(call record,managerkit)
 	cd tracing && go test -json -timeout $(TEST_TIMEOUT) -race -shuffle=on $(TEST_FLAGS) ./... | $(call record,tracing)
 	cd internal/grafanatest && go test -json -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./... | $(call record,grafanatest)

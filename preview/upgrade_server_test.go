@@ -210,7 +210,7 @@ func upgrade(t *testing.T, seed uint64) int {
 	before := w.stored(t)
 	p := &preview.Preview{}
 	now.run(t, w.ns, p)
-	if diff := cmp.Diff(before, w.stored(t)); diff != "" {
+	if diff := cmp.Diff(living(before), living(w.stored(t))); diff != "" {
 		t.Errorf("the preview has changed objects: (-before +after)\n%s", diff)
 	}
 	var predicted []string
@@ -274,6 +274,16 @@ func upgrade(t *testing.T, seed uint64) int {
 		t.Errorf("seed %d, from %+v to %+v: (-predicted +changed)\n%s", seed, old, now, diff)
 	}
 	return len(predicted)
+}
+
+// living leaves out the children of site-2 if the user has deleted it, because the garbage collector deletes them.
+func living(objects map[string]string) map[string]string {
+	if _, lives := objects["sites/site-2"]; lives {
+		return objects
+	}
+	objects = maps.Clone(objects)
+	maps.DeleteFunc(objects, func(name, _ string) bool { return strings.Contains(name, "s/site-2") })
+	return objects
 }
 
 func decoded(t *testing.T, text string) (object map[string]any) {
