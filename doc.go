@@ -72,9 +72,8 @@
 //
 //   - adoption, release of objects: [owner.Claim]
 //   - alerts, dashboard, runbooks: [docs/alerts.md]
-//   - backoff, retries, rate limits: [reconcile.Result] says what each error does; [queue.Exponential],
-//     [queue.TokenBucket], [queue.MaxOf] for [queue.Config.RateLimiter]; in an operator,
-//     [operator.Controller.Loop]
+//   - backoff, retries, rate limits: [docs/recipes/backoff.md]; [reconcile.Result] has what each error
+//     does; [queue.Exponential], [queue.TokenBucket], [queue.MaxOf]
 //   - calls to an external service, throttled: [docs/recipes/rate-limit.md]
 //   - children: [operator.Children] and [operator.Controller.Apply]; by hand, [ssa.ApplyChanged] and
 //     [owner.SetController]
@@ -88,8 +87,8 @@
 //   - definitions: install them, or refuse to start on an old one: [migrate.Install],
 //     [migrate.Require]
 //   - deletions, DeletedFinalStateUnknown: [enqueue.Handler], [enqueue: a tombstone]
-//   - dependencies: wait until a child is ready, or another object: [docs/recipes/wait.md],
-//     [operator.Reads], [kstatus.Of]
+//   - dependencies: wait until a child, such as a Deployment, is ready, or another object:
+//     [docs/recipes/wait.md], [operator.Reads], [kstatus.Of]
 //   - drift of an external resource: [external.Ensure]
 //   - dry run: of a whole operator, [preview.Preview]; of a set, [applyset.Set.Plan]; of one object,
 //     DryRun in the options of client-go
@@ -118,7 +117,7 @@
 //   - owner references: [owner.SetController]
 //   - pause of one object, a reconcile now: [pause.Annotations]
 //   - periodic reconciles, resync: [reconcile.Every]
-//   - pprof: [operator.Options.Debug], [debug.Profiles]
+//   - pprof: [operator.Options.Debug], [debug.Profiles], [docs/debug.md]
 //   - predicates, filters of events: [enqueue.Filter], [enqueue.GenerationChanged]
 //   - priorities of keys: [queue.Queue.AddWith]
 //   - probes: readiness and liveness: [operator.Options.Listen]; by hand, [shutdown.Group.Ready]
@@ -192,6 +191,7 @@
 // [docs/by-hand.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/by-hand.md
 // [docs/crd-versions.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/crd-versions.md
 // [docs/crd.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/crd.md
+// [docs/debug.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/debug.md
 // [docs/first-scenario.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/first-scenario.md
 // [docs/gamedays.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/gamedays.md
 // [docs/in-your-manager.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/in-your-manager.md
@@ -200,6 +200,7 @@
 // [docs/namespaces.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/namespaces.md
 // [docs/performance.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/performance.md
 // [docs/recipes/admission.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/admission.md
+// [docs/recipes/backoff.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/backoff.md
 // [docs/recipes/clusters.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/clusters.md
 // [docs/recipes/migration.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/migration.md
 // [docs/recipes/phase.md]: https://github.com/controllerkit/controllerkit/blob/main/docs/recipes/phase.md
@@ -268,7 +269,6 @@
 // [preview]: https://pkg.go.dev/github.com/controllerkit/controllerkit/preview
 // [preview.Preview]: https://pkg.go.dev/github.com/controllerkit/controllerkit/preview#Preview
 // [queue]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue
-// [queue.Config.RateLimiter]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#Config.RateLimiter
 // [queue.Exponential]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#Exponential
 // [queue.MaxOf]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#MaxOf
 // [queue.Queue.AddWith]: https://pkg.go.dev/github.com/controllerkit/controllerkit/queue#Queue.AddWith
