@@ -231,7 +231,12 @@ func TestServerKill(t *testing.T) {
 	}
 	k := &killer{left: -1, where: map[string]int{}, again: make(chan struct{}, 1)}
 	what := func(op lab.Op) string {
-		return op.Method + " " + strings.Split(strings.TrimPrefix(op.Path[strings.LastIndex(op.Path, "namespaces/")+1:], "amespaces/default/"), "/")[0]
+		_, resource, ok := strings.Cut(op.Path, "/namespaces/default/")
+		if !ok {
+			resource = op.Path[strings.LastIndex(op.Path, "/")+1:]
+		}
+		resource, _, _ = strings.Cut(resource, "/")
+		return op.Method + " " + resource
 	}
 	w.Hook(func(op lab.Op) bool { return k.at(what(op), false) }, func(op lab.Op) bool { return k.at(what(op), true) })
 	proxy, err := lab.Proxy(admin, w.Before, w.After)
