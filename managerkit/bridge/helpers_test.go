@@ -217,10 +217,15 @@ func (w *watched) RoundTrip(req *http.Request) (*http.Response, error) {
 	w.open[resource]++
 	w.most[resource] = max(w.most[resource], w.open[resource])
 	w.mu.Unlock()
-	context.AfterFunc(req.Context(), func() {
+	ended := sync.OnceFunc(func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.open[resource]--
 	})
-	return w.next.RoundTrip(req)
+	context.AfterFunc(req.Context(), ended)
+	resp, err := w.next.RoundTrip(req)
+	if err != nil || resp.StatusCode != http.StatusOK { // such as 429 while the API server fills its cache of a new kind
+		ended()
+	}
+	return resp, err
 }
