@@ -23,8 +23,8 @@
 // # What wakes a key
 //
 // An event runs its key at once, also while it fails. R13 is for the events of a call's own writes, if
-// the Gate is a consistency.Store and handlers add keys to a [Source]. R9
-// bounds a Func that writes something new each time; the log names its key and [Triggers].
+// the Gate is a consistency.Store and handlers add keys to a [Source]. R9 bounds a Func that writes
+// something new each time; the log names its key and [Triggers].
 //
 // # Guarantees
 //

@@ -35,11 +35,14 @@ func TestServerLate(t *testing.T) {
 		return late.Resource(c.resource.WithVersion(version)).Namespace(c.namespace)
 	}
 	for _, c := range kinds {
-		for { // no event shows that a server serves a definition
-			if _, err := atLate(c, "v1alpha1").Get(t.Context(), c.names[0], metav1.GetOptions{}); err == nil {
+		for limit := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // no event shows that a server serves a definition
+			_, err := atLate(c, "v1alpha1").Get(t.Context(), c.names[0], metav1.GetOptions{})
+			if err == nil {
 				break
 			}
-			time.Sleep(10 * time.Millisecond)
+			if time.Now().After(limit) {
+				t.Fatalf("the second server does not serve the definition: %v", err)
+			}
 		}
 	}
 	cluster.Run(t, "delay server-1 customresourcedefinitions")
@@ -80,7 +83,12 @@ func TestServerLate(t *testing.T) {
 		_, err := migrator.Once(t.Context())
 		ended <- err
 	}()
-	began := <-settling
+	var began time.Time
+	select {
+	case began = <-settling:
+	case err := <-ended:
+		t.Fatalf("the migration ended before it settled: %v", err)
+	}
 	apply(patient, "v1", patient.names[1])
 	cluster.Run(t, "join server-1")
 	if took := time.Since(began); took > settle {

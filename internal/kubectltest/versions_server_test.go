@@ -210,8 +210,14 @@ func TestServerSecondVersion(t *testing.T) {
 		v1["name"], v1["storage"] = "v1", false
 		return append(versions, v1)
 	})
-	for migrate.Require(t.Context(), w.client, websites) != nil {
-		time.Sleep(10 * time.Millisecond) // no event shows that a version is served
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // no event shows that a version is served
+		err := migrate.Require(t.Context(), w.client, websites)
+		if err == nil {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatal(err)
+		}
 	}
 	service := &dns.Server{}
 	web := httptest.NewServer(service)
