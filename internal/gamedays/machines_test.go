@@ -34,10 +34,20 @@ import (
 func machineRows() []situation {
 	rows := []situation{
 		{
-			name: "sigterm-call", sample: true, title: "SIGTERM during a call of 14 s", bound: 5 * time.Second,
+			name: "sigterm", sample: true, title: "SIGTERM during a call of 8 s", bound: 5 * time.Second,
 			says: [][]string{{"Stopping controller", "received SIGTERM", `"running":1`}},
 			do: func(d *day) {
-				d.stopDuringCall(stopping{server: 5 * time.Second, service: 9 * time.Second, least: 13 * time.Second, most: 15500 * time.Millisecond, gap: time.Second, whole: true})
+				d.stopDuringCall(stopping{server: 3 * time.Second, service: 5 * time.Second, least: 7 * time.Second, most: 13 * time.Second, gap: time.Second, whole: true})
+			},
+			onCall: "nothing", does: "as in a call of 14 s",
+		},
+		{
+			// The parts leave half a second for the rest of the call. It is not in the sample, because on a busy
+			// machine the rest can take all that is left of the timeout of 15 s.
+			name: "sigterm-call", title: "SIGTERM during a call of 14 s", bound: 5 * time.Second,
+			says: [][]string{{"Stopping controller", "received SIGTERM", `"running":1`}},
+			do: func(d *day) {
+				d.stopDuringCall(stopping{server: 5 * time.Second, service: 8500 * time.Millisecond, least: 13 * time.Second, most: 15500 * time.Millisecond, gap: time.Second, whole: true})
 			},
 			onCall: "nothing", does: "The call finishes, the Lease is released after it, and the standby leads within a second.",
 		},
@@ -192,13 +202,13 @@ func again() (rows []situation) {
 		{
 			name: "managed-sigterm-call", as: "sigterm-call", setup: managed, probes: dead, quiet: 80, bound: 5 * time.Second, does: "The call finishes. The metrics server ends before the release.",
 			do: func(d *day) {
-				d.stopDuringCall(stopping{server: 5 * time.Second, service: 9 * time.Second, most: 19 * time.Second, least: 13 * time.Second, gap: time.Second, whole: true})
+				d.stopDuringCall(stopping{server: 5 * time.Second, service: 8500 * time.Millisecond, most: 19 * time.Second, least: 13 * time.Second, gap: time.Second, whole: true})
 			},
 		},
 		{
 			name: "plain-sigterm-call", as: "sigterm-call", setup: plain, probes: dead, quiet: 80, bound: 10 * time.Second, does: "The call is cut at once, and its status is not written.",
 			do: func(d *day) {
-				d.stopDuringCall(stopping{server: 5 * time.Second, service: 9 * time.Second, most: 5 * time.Second, gap: 4 * time.Second, none: true})
+				d.stopDuringCall(stopping{server: 5 * time.Second, service: 8500 * time.Millisecond, most: 5 * time.Second, gap: 4 * time.Second, none: true})
 			},
 		},
 		{
