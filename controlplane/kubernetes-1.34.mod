@@ -1,3 +1,5 @@
+// Imports: go.etcd.io/etcd/server/v3/embed go.etcd.io/etcd/server/v3/etcdmain golang.org/x/sys/unix k8s.io/api/core/v1 k8s.io/apiserver/pkg/server k8s.io/client-go/discovery/cached/memory k8s.io/client-go/informers k8s.io/client-go/kubernetes k8s.io/client-go/metadata k8s.io/client-go/metadata/metadatainformer k8s.io/client-go/rest k8s.io/client-go/restmapper k8s.io/client-go/tools/clientcmd k8s.io/client-go/tools/clientcmd/api k8s.io/component-base/cli k8s.io/controller-manager/pkg/informerfactory k8s.io/kubernetes/cmd/kube-apiserver/app k8s.io/kubernetes/pkg/controller/garbagecollector k8s.io/kubernetes/pkg/controller/namespace
+
 module github.com/controllerkit/controllerkit/controlplane
 
 go 1.26.0

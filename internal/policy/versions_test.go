@@ -1,6 +1,9 @@
 package policy
 
 import (
+	"go/parser"
+	"go/token"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -64,4 +67,39 @@ func TestVersions(t *testing.T) {
 }
 
 // minor returns 1.36 of 1.36.1.
+// TestKubernetesModules holds that the module files of older Kubernetes were written for what controlplane imports.
+// Loading the packages would tell too, but downloads each Kubernetes.
+func TestKubernetesModules(t *testing.T) {
+	root(t)
+	imports := map[string]bool{}
+	sources, err := filepath.Glob("controlplane/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range sources {
+		f, err := parser.ParseFile(token.NewFileSet(), source, nil, parser.ImportsOnly|parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(source, "_test.go") || strings.HasSuffix(source, "/staging.go") { // which is never built
+			continue
+		}
+		for _, i := range f.Imports {
+			if path := strings.Trim(i.Path.Value, `"`); strings.Contains(path, ".") {
+				imports[path] = true
+			}
+		}
+	}
+	want := "// Imports: " + strings.Join(slices.Sorted(maps.Keys(imports)), " ") + "\n"
+	files, err := filepath.Glob("controlplane/kubernetes-*.mod")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		if !strings.HasPrefix(string(read(t, file)), want) {
+			t.Errorf("%s was written for other imports than those of controlplane: run .ci/kubernetes with its version", file)
+		}
+	}
+}
+
 func minor(version string) string { return version[:strings.LastIndex(version, ".")] }
