@@ -84,8 +84,8 @@
 //   - conflicts (409), RetryOnConflict: return the error; [reconcile.Result] says what follows
 //   - controller-runtime: these packages in a manager of it: [docs/in-your-manager.md]
 //   - cron, a schedule, run again later: [reconcile.Result.RequeueAfter], [docs/recipes/schedule.md]
-//   - definitions: install them, or refuse to start on an old one: [migrate.Install],
-//     [migrate.Require]
+//   - CRDs: install them, or refuse to start on an old one: [migrate.Install], [migrate.Require];
+//     versions of a CRD, [docs/crd-versions.md]
 //   - deletions, DeletedFinalStateUnknown: [enqueue.Handler], [enqueue: a tombstone]
 //   - dependencies: wait until a child, such as a Deployment, is ready, or another object:
 //     [docs/recipes/wait.md], [operator.Reads], [kstatus.Of]
@@ -101,6 +101,7 @@
 //     [enqueue: many keys]
 //   - exactly once in another service: [external.Once]; deletion there, [external.Delete]
 //   - finalizers: [operator.Reconciler.Cleanup]; by hand, [finalizer.Ensure], [finalizer.Plan]
+//   - fleet, metrics of the state of all objects: [operator.Kind] has them; by hand, [fleet.Tracker]
 //   - leader election: [operator.Options.LeaseNamespace], [leader.Elector]; for parts beside it,
 //     [docs/recipes/singleton.md]
 //   - logging: [docs/logging.md]
@@ -108,7 +109,6 @@
 //   - memory of caches: [compact.New], [informer.Trim], [docs/memory.md]
 //   - metrics endpoint: [operator.Options.Listen]; for authorized users alone, [serve.Guard],
 //     [docs/serving.md]
-//   - metrics of the state of objects: [fleet.Tracker]
 //   - migration of stored objects to a new version, storedVersions: [migrate.Migrator],
 //     [docs/crd-versions.md]; of a field, [docs/recipes/migration.md]
 //   - namespaces, many or changing: [scope.Informer], [docs/namespaces.md]
@@ -130,7 +130,7 @@
 //   - stale caches, read your own writes: [consistency.Store]
 //   - standby that is warm: [leader: a warm standby]
 //   - stuck objects: [debug.Page], [docs/recipes/stuck-object.md]
-//   - tests under faults: [controllertest.Run], [docs/first-scenario.md]
+//   - tests under faults: [controllertest.Explore], [docs/first-scenario.md]
 //   - tracing: [docs/tracing.md]
 //   - unit tests, fake clients: [crdtest.NewFake], [docs/crd.md]; [docs/testing.md]
 //   - upgrades of an operator, what a new version would change: [preview.Preview],
@@ -145,15 +145,15 @@
 //
 // The packages share these promises, and state their own.
 //
-//   - CK1: If a package sends an object to the API server, it does not modify the caller's copy.
+//   - CK1: If a function sends an object to the API server, it does not change the caller's object.
 //   - CK2: If an argument is not valid, the error names it and no request is sent.
 //   - CK3: If other users write a large or hostile object, a package that reads it stays
 //     bounded in time and memory.
 //   - CK4: If a process dies at any write of finalizer, status, ssa or applyset, repeated
 //     calls end in the same objects as without a crash.
 //   - CK5: If keys and groups are many or long, the size of a Snapshot stays bounded.
-//   - CK6: If a program has the rights that a package documents, RBAC allows all requests of the
-//     package.
+//   - CK6: If a program has the rights that a package's documentation names, RBAC allows all requests
+//     of the package.
 //
 // # Composition
 //
@@ -174,7 +174,7 @@
 // [consistency]: https://pkg.go.dev/github.com/controllerkit/controllerkit/consistency
 // [consistency.Store]: https://pkg.go.dev/github.com/controllerkit/controllerkit/consistency#Store
 // [controllertest]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest
-// [controllertest.Run]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest#Run
+// [controllertest.Explore]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest#Explore
 // [controllertest/cloud]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/cloud
 // [controllertest/fault]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/fault
 // [controllertest/server]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/server

@@ -24,10 +24,11 @@
 //     leadership, except as under Caveats.
 //   - L3: If a replica acquires or recreates a Lease, the new leaseTransitions exceeds
 //     every one that the replica has seen.
-//   - L4: If the context of Run is done, Run renews the Lease until lead has returned, at most
-//     for DrainTimeout, and then releases it. A Lease that Run cannot release expires.
-//   - L5: If another client deletes the Lease, or changes its holder or term number, lead's
-//     context ends at the watch event, or without a watch at the next renewal.
+//   - L4: If the context of Run is done, Run renews the Lease until lead has returned, then
+//     releases it. If lead has not returned within DrainTimeout, or the release fails, the
+//     Lease expires.
+//   - L5: If another client deletes the Lease, or changes its holder or leaseTransitions,
+//     lead's context ends at the watch event, or at the next renewal if no watch shows it.
 //   - L6: If the Lease is released, a standby acquires it at the watch event, or without
 //     a watch at its next poll.
 //   - L7: If the term is over or the context has no term, a client with [Guard] sends

@@ -110,7 +110,9 @@ func (r *tokenBucket[K]) Forget(K)          {}
 func (r *tokenBucket[K]) NumRequeues(K) int { return 0 }
 
 // MaxOf returns a limiter with the longest delay and the highest NumRequeues of all given
-// limiters. Without limiters the delay is 0. It panics if a limiter is nil.
+// limiters. All of them begin at the failure: keys whose tokens of a TokenBucket are due before
+// the delay of another limiter is over can run together after that delay. Without limiters the
+// delay is 0. It panics if a limiter is nil.
 func MaxOf[K comparable](limiters ...workqueue.TypedRateLimiter[K]) workqueue.TypedRateLimiter[K] {
 	for i, limiter := range limiters {
 		if kube.IsNil(limiter) {

@@ -1,6 +1,6 @@
 // Package reconcile is the loop of a controller: it takes keys from a work queue, calls a
-// function with each key, and retries, delays or drops the key by the error that the
-// function returns.
+// function with each key, and retries, delays or drops the key by the error that it
+// returns.
 //
 // It replaces the worker functions around Get, Done, Forget and AddRateLimited. The queue and the
 // informers stay client-go's, or others with their methods.
@@ -16,9 +16,9 @@
 //	...
 //	err = c.Run(ctx)
 //
-// Most callers set these fields and Timeout, and return errors as they are: see [Result]. An error that no retry can cure wraps [ErrTerminal]. Run fits a leader
-// elector or shutdown group: the informers run on every replica, and Handle fills the queue only
-// while Run runs.
+// Most callers set these fields and Timeout, and return errors as they are: see [Result]. An error
+// that no retry can cure wraps [ErrTerminal]. Run fits a leader elector or shutdown group: the
+// informers run on every replica, and Handle fills the queue only while Run runs.
 //
 // # What wakes a key
 //
@@ -50,14 +50,14 @@
 //     key in an hour are rejected or forbidden.
 //   - R11: A failing key runs when its delay is over and at each event of another's write;
 //     failures before that time neither count nor move it.
-//   - R12: After each event of another client's write, the key runs, and the call sees that
-//     version or a newer one.
-//   - R13: All own writes of a call run its key at most once more after a success, when the
-//     cache shows them, and after a failure not before its retry is due.
+//   - R12: After an event of another client's write, the handler's keys run, with that version of the
+//     object or a newer one in the informer.
+//   - R13: All own writes of a call run its key at most once more: after a success, when the cache
+//     shows them; after a failure, not before the retry is due.
 //
 // # Caveats
 //
-//   - Of the deletions that a standby sees, the latest 4096 are sure to be kept.
+//   - Of the deletions that a standby sees, the latest 4096 are kept for sure.
 //   - Run waits without a limit for calls that ignore their context, and logs their keys.
 //   - With client-go's queue, delayed keys are lost when Run returns, and each failure counts.
 //   - After a new watch or a write without effect, another's event can pass for an own one,

@@ -27,22 +27,23 @@
 //
 // # Guarantees
 //
-//   - VM1: If a Migrator rewrites an object, its fields keep their values, and each manager
-//     keeps the fields that the storage version has.
+//   - VM1: If a Migrator rewrites an object, all its fields keep their values, and a manager that
+//     owns a field still owns it if the storage version has the field.
 //   - VM2: If an object is deleted during the migration, no Migrator creates it again.
 //   - VM3: If the spec of the definition changes during a pass, status.storedVersions stays, and
 //     the pass begins again.
 //   - VM4: If the process dies at any request, the next Migrator continues, and reaches the same
 //     result.
-//   - VM5: If an object cannot be written, or the storage version lacks one of its fields under the
-//     conversion None, the error names it, the other objects are migrated, and
+//   - VM5: If an object cannot be written, or would lose a field under the conversion None, Once
+//     returns an error that counts such objects and names the first ten. The others are migrated, and
 //     status.storedVersions stays.
-//   - VM6: If Once returns nil while a version is not served, the version can be removed, and the
-//     next apply of each manager succeeds.
+//   - VM6: If a version is not served during a call of Once that returns nil, the version can be
+//     removed, and no manager's next apply fails because of it.
 //   - VM7: If Helm or OLM manages the definition, or the live one has a version after those of the
 //     given one or a field that the given one lacks, Install does not write it.
-//   - VM8: If the API server cannot call the conversion webhook, the condition names it, and the
-//     migration continues within a minute after the outage.
+//   - VM8: While the API server cannot call the conversion webhook, the condition
+//     StoredVersionsMigrated names the webhook. The migration continues within a minute after the
+//     webhook serves again.
 //
 // # Rights
 //

@@ -34,7 +34,8 @@
 //     it, its Handler adds the key.
 //   - RM3: If the last call of a key has not read an object, and did not panic or end with
 //     its context, an event of the object does not add the key.
-//   - RM4: A read whose context is not that of a running call returns an error, and no object.
+//   - RM4: A read returns an error and no object, unless its context is that of a running call or
+//     derived from it.
 //
 // # Caveats
 //

@@ -32,8 +32,8 @@
 //   - CP3: If an object does not fit the Go type, the informer goes on without it: Get returns an
 //     error that names it. Handlers do not get it. If they have seen the object before, they get
 //     an update to its last state that fits, with the new metadata.
-//   - CP4: If an index function panics or returns an error, the process goes on: ByIndex returns
-//     the other objects of the value, and an error.
+//   - CP4: If an index function panics or fails for an object, the process goes on: ByIndex of any
+//     value returns the objects that are known to have it, and an error.
 //
 // # Caveats
 //
