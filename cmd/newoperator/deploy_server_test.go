@@ -30,7 +30,7 @@ func TestServerDeploy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := testserver.Own(t).Config()
+	config := testserver.Config(t)
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestServerDeploy(t *testing.T) {
 		Client: client, Manager: "test",
 		Mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kube.Discovery())),
 	}
-	apply := func(names ...string) {
+	apply := func(t *testing.T, names ...string) {
 		t.Helper()
 		var objects []any
 		for _, name := range names {
@@ -69,7 +69,7 @@ func TestServerDeploy(t *testing.T) {
 	if kustomization.APIVersion != "kustomize.config.k8s.io/v1beta1" || kustomization.Kind != "Kustomization" || !slices.Contains(kustomization.Resources, "crd.yaml") {
 		t.Fatalf("kustomization.yaml is %+v", kustomization)
 	}
-	apply(kustomization.Resources...)
+	apply(t, kustomization.Resources...)
 
 	lower := strings.ToLower(n.kind)
 	name, namespace := lower+"-operator", lower+"-system"
@@ -102,7 +102,10 @@ func TestServerDeploy(t *testing.T) {
 		}
 	}
 
-	apply("finalizer.yaml")
+	t.Run("policy", func(t *testing.T) {
+		testserver.Since(t, "1.36", "it does not serve MutatingAdmissionPolicy in v1")
+		apply(t, "finalizer.yaml")
+	})
 	sample := &unstructured.Unstructured{}
 	if err := yaml.UnmarshalStrict([]byte(files["config/sample.yaml"]), &sample.Object); err != nil {
 		t.Fatal(err)
