@@ -324,7 +324,11 @@ func (p *pass) write(ctx context.Context, key string, obj *unstructured.Unstruct
 			}
 			var patched *unstructured.Unstructured
 			err = p.retry(ctx, "patch", key, func(ctx context.Context) (err error) {
-				patched, err = kube.Patch(ctx, client, obj.GetName(), operations, metav1.PatchOptions{FieldManager: manager})
+				if !replaces && p.converts(obj) {
+					patched, err = client.Apply(ctx, obj.GetName(), identity(obj), metav1.ApplyOptions{FieldManager: manager})
+				} else {
+					patched, err = kube.Patch(ctx, client, obj.GetName(), operations, metav1.PatchOptions{FieldManager: manager})
+				}
 				return err
 			})
 			if err == nil && slices.ContainsFunc(patched.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return p.isStale(e.APIVersion) }) {
@@ -357,6 +361,24 @@ func (p *pass) write(ctx context.Context, key string, obj *unstructured.Unstruct
 		}
 	}
 	return errors.New("other clients change it too often")
+}
+
+// converts reports whether a write of the object calls the conversion webhook for managedFields. If that fails, an
+// API server before Kubernetes 1.37 removes the managedFields at a patch, and rejects an apply. An apply without
+// fields writes the same object.
+func (p *pass) converts(obj *unstructured.Unstructured) bool {
+	return !p.definition.none && slices.ContainsFunc(obj.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.APIVersion != obj.GetAPIVersion() })
+}
+
+// identity returns what applies to one version of an object, and has no fields.
+func identity(obj *unstructured.Unstructured) *unstructured.Unstructured {
+	id := &unstructured.Unstructured{}
+	id.SetGroupVersionKind(obj.GroupVersionKind())
+	id.SetNamespace(obj.GetNamespace())
+	id.SetName(obj.GetName())
+	id.SetUID(obj.GetUID())
+	id.SetResourceVersion(obj.GetResourceVersion())
+	return id
 }
 
 // pace waits until the rate allows another write.
