@@ -31,6 +31,7 @@ func testPanic(t *testing.T, s *shelf) {
 	}
 	s.Prune = true
 	s.start(operator.Options{})
+	began := time.Now()
 	s.create("a", "")
 	s.until(func(e ended) string {
 		if e.result != "panic" {
@@ -41,7 +42,6 @@ func testPanic(t *testing.T, s *shelf) {
 	if b := s.get("a"); b.Status.URL != "" || ready(b) != "none" {
 		t.Errorf("status is %+v", b.Status)
 	}
-	began := time.Now()
 	s.until(func(ended) string {
 		if got, want := ready(s.get("a")), "False Panic at 1: a test: the log has the stack"; got != want {
 			return got
