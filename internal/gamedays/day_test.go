@@ -209,7 +209,31 @@ func newDay(t *testing.T, s setup) *day {
 		}
 		return err
 	})
+	d.await(limit, d.rests)
 	return d
+}
+
+// rests returns nil if nothing has happened for a second. Otherwise a row would meet calls that it did not cause.
+func (d *day) rests() error {
+	deployments, err := d.kube().AppsV1().Deployments("").List(d.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, dep := range deployments.Items {
+		if dep.Status.ObservedGeneration != dep.Generation || dep.Status.ReadyReplicas != *dep.Spec.Replicas {
+			return fmt.Errorf("Deployment %s/%s is not ready", dep.Namespace, dep.Name)
+		}
+	}
+	since := time.Now().Add(-time.Second)
+	if calls := d.service.since(since); len(calls) > 0 {
+		return fmt.Errorf("the DNS service was called: %+v", calls)
+	}
+	for _, p := range d.pods {
+		if writes := slices.DeleteFunc(writesOf(p, since), ofLease); len(writes) > 0 {
+			return fmt.Errorf("%s wrote: %+v", p.name, writes)
+		}
+	}
+	return nil
 }
 
 func selfSigned(t testing.TB) *tls.Certificate {
