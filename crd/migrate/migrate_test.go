@@ -36,9 +36,18 @@ func newFake(names ...string) *fake.FakeDynamicClient {
 			"managedFields": []any{m{"manager": "one", "operation": "Apply", "apiVersion": "example.com/v1alpha1", "fieldsV1": m{"f:spec": m{"f:a": m{}}}}},
 		}, "spec": m{"a": "1"}}})
 	}
-	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		definitions(): "CustomResourceDefinitionList", {Group: "example.com", Version: "v1", Resource: "websites"}: "WebsiteList",
 	}, all...)
+	client.PrependReactor("patch", "websites", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		a := action.(clienttesting.PatchAction)
+		if a.GetPatchType() != types.ApplyPatchType {
+			return false, nil, nil
+		}
+		obj, err := client.Tracker().Get(action.GetResource(), action.GetNamespace(), a.GetName()) // the apply has no fields
+		return true, obj, err
+	})
+	return client
 }
 
 // helm returns a reactor that adds the label of Helm to an object.

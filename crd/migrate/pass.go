@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/managedfields"
@@ -21,6 +22,7 @@ const (
 	maxNamed    = 10 // failed objects
 	maxWriters  = 20 // managers of a version
 	maxConflict = 20 // writes of others during the migration of one object
+	maxTries    = 3  // of a patch that removed managedFields without a visible reason
 )
 
 // A pass migrates the objects of one generation of a definition.
@@ -305,35 +307,27 @@ func (p *pass) write(ctx context.Context, key string, obj *unstructured.Unstruct
 	client := p.m.Client.Resource(p.definition.resource.WithVersion(p.storage.name)).Namespace(obj.GetNamespace())
 	rewrite := p.rewrite
 	for range maxConflict {
-		operations := []kube.Operation{kube.TestUID(obj), kube.Test("/metadata/resourceVersion", obj.GetResourceVersion())}
+		var entries []metav1.ManagedFieldsEntry
 		replaces := slices.ContainsFunc(obj.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return p.isStale(e.APIVersion) })
 		if replaces {
-			entries, err := managedfields.Replace(obj.GetManagedFields(), p.isStale, obj.GetAPIVersion(), obj.UnstructuredContent(), nil)
-			if err != nil {
+			var err error
+			if entries, err = managedfields.Replace(obj.GetManagedFields(), p.isStale, obj.GetAPIVersion(), obj.UnstructuredContent(), nil); err != nil {
 				return err
 			}
-			operations = append(operations, kube.Operation{Op: "replace", Path: "/metadata/managedFields", Value: entries})
 		}
 		if !replaces && !rewrite {
 			return nil
 		}
 		err := p.keepsFields(ctx, key, obj)
 		if err == nil {
-			if err := p.pace(ctx); err != nil {
-				return err
-			}
-			var patched *unstructured.Unstructured
-			err = p.retry(ctx, "patch", key, func(ctx context.Context) (err error) {
-				if !replaces && p.converts(obj) {
-					patched, err = client.Apply(ctx, obj.GetName(), identity(obj), metav1.ApplyOptions{FieldManager: manager})
-				} else {
-					patched, err = kube.Patch(ctx, client, obj.GetName(), operations, metav1.PatchOptions{FieldManager: manager})
-				}
-				return err
-			})
-			if err == nil && slices.ContainsFunc(patched.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return p.isStale(e.APIVersion) }) {
-				return errors.New("the API server does not store changes of metadata.managedFields: a value does not have the type of the schema, or a webhook interferes: correct the object or the webhook")
-			}
+			err = p.pace(ctx)
+		}
+		switch {
+		case err != nil:
+		case replaces:
+			err = p.replace(ctx, key, client, obj, entries)
+		default:
+			err = p.retry(ctx, "patch", key, func(ctx context.Context) error { return store(ctx, client, obj) })
 		}
 		switch {
 		case err == nil:
@@ -363,11 +357,75 @@ func (p *pass) write(ctx context.Context, key string, obj *unstructured.Unstruct
 	return errors.New("other clients change it too often")
 }
 
-// converts reports whether a write of the object calls the conversion webhook for managedFields. If that fails, an
-// API server before Kubernetes 1.37 removes the managedFields at a patch, and rejects an apply. An apply without
-// fields writes the same object.
-func (p *pass) converts(obj *unstructured.Unstructured) bool {
-	return !p.definition.none && slices.ContainsFunc(obj.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.APIVersion != obj.GetAPIVersion() })
+// An API server before Kubernetes 1.37 removes the managedFields of an object at an update or a patch that cannot
+// compute them, because the conversion webhook fails, or a value does not have the type of the schema. It rejects
+// an apply in the same case. Therefore objects are rewritten by an apply without fields, and a patch that replaces
+// managedFields is tried first.
+
+// store makes the API server store the object again.
+func store(ctx context.Context, client dynamic.ResourceInterface, obj *unstructured.Unstructured) (err error) {
+	if len(obj.GetManagedFields()) > 0 {
+		_, err = client.Apply(ctx, obj.GetName(), identity(obj), metav1.ApplyOptions{FieldManager: manager})
+	} else { // an apply would add an entry
+		tests := []kube.Operation{kube.TestUID(obj), kube.Test("/metadata/resourceVersion", obj.GetResourceVersion())}
+		_, err = kube.Patch(ctx, client, obj.GetName(), tests, metav1.PatchOptions{FieldManager: manager})
+	}
+	return err
+}
+
+// replace replaces the managedFields of an object.
+func (p *pass) replace(ctx context.Context, key string, client dynamic.ResourceInterface, obj *unstructured.Unstructured, entries []metav1.ManagedFieldsEntry) error {
+	version := obj.GetResourceVersion()
+	for _, dryRun := range [][]string{{metav1.DryRunAll}, nil} {
+		kept := false
+		for range maxTries {
+			err := p.retry(ctx, "patch", key, func(ctx context.Context) error {
+				patched, err := kube.Patch(ctx, client, obj.GetName(), []kube.Operation{
+					kube.TestUID(obj), kube.Test("/metadata/resourceVersion", version), {Op: "replace", Path: "/metadata/managedFields", Value: entries},
+				}, metav1.PatchOptions{FieldManager: manager, DryRun: dryRun})
+				if err != nil {
+					return err
+				}
+				got := patched.GetManagedFields()
+				if kept = (len(got) > 0 || len(entries) == 0) && !slices.ContainsFunc(got, func(e metav1.ManagedFieldsEntry) bool { return p.isStale(e.APIVersion) }); kept {
+					return nil
+				}
+				if len(dryRun) == 0 && len(got) == 0 { // the webhook has failed since the dry run
+					version = patched.GetResourceVersion()
+				}
+				return p.converts(ctx, obj)
+			})
+			if err != nil {
+				return err
+			}
+			if kept {
+				break
+			}
+		}
+		if !kept {
+			return errors.New("the API server does not store changes of metadata.managedFields: a value does not have the type of the schema, or a webhook interferes: correct the object or the webhook")
+		}
+	}
+	return nil
+}
+
+// converts returns the error of the conversion webhook, if it cannot convert the object to the versions of its
+// managers.
+func (p *pass) converts(ctx context.Context, obj *unstructured.Unstructured) error {
+	if p.definition.none {
+		return nil
+	}
+	for _, e := range obj.GetManagedFields() {
+		version, _ := strings.CutPrefix(e.APIVersion, p.definition.resource.Group+"/")
+		if e.APIVersion == obj.GetAPIVersion() || p.isStale(e.APIVersion) {
+			continue
+		}
+		_, err := p.m.Client.Resource(p.definition.resource.WithVersion(version)).Namespace(obj.GetNamespace()).Get(ctx, obj.GetName(), metav1.GetOptions{})
+		if failedConversion(err) != "" {
+			return err
+		}
+	}
+	return nil
 }
 
 // identity returns what applies to one version of an object, and has no fields.

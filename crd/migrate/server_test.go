@@ -127,7 +127,7 @@ func TestServerBlocked(t *testing.T) {
 	}
 	k.store("v1", true)
 	reject := func(op *fault.Op) fault.Fault {
-		if op.Verb == "patch" && op.Name == "good-00" {
+		if op.IsWrite() && op.Name == "good-00" {
 			return fault.Fault{Response: &fault.Response{Code: 422, Reason: metav1.StatusReasonInvalid, Message: "spec.a: Invalid value"}}
 		}
 		return fault.Fault{}
@@ -216,7 +216,7 @@ func TestServerDeleted(t *testing.T) {
 	}
 	var created types.UID
 	client := k.process(func(op *fault.Op) fault.Fault {
-		if op.Verb != "patch" || op.Resource != k.name {
+		if !op.IsWrite() || op.Resource != k.name {
 			return fault.Fault{}
 		}
 		return fault.Fault{Before: func() {
@@ -280,7 +280,7 @@ func TestServerEdited(t *testing.T) {
 			client := k.process(func(op *fault.Op) fault.Fault {
 				isNarrow := op.Subresource == "status" && strings.Contains(string(op.Body), "storedVersions")
 				switch {
-				case op.Resource == k.name && op.Verb == "patch" && edited:
+				case op.Resource == k.name && op.IsWrite() && edited:
 					patched = append(patched, op.Name)
 				}
 				if !edited && (op.Name == "x-2" && at == "object" || isNarrow && at == "status") {
@@ -386,7 +386,7 @@ func TestServerBeside(t *testing.T) {
 	k.store("v1", true)
 	client := k.process(func(op *fault.Op) fault.Fault {
 		switch {
-		case op.Resource == k.name && op.Verb == "patch":
+		case op.Resource == k.name && op.IsWrite():
 			return fault.Fault{Before: func() {
 				if _, err := k.at("v1").Patch(t.Context(), op.Name, types.MergePatchType, []byte("{}"), metav1.PatchOptions{}); err != nil {
 					t.Error(err)
@@ -430,7 +430,7 @@ func TestServerStoredVersionsEdited(t *testing.T) {
 	written := map[string]int{}
 	edited := false
 	client := k.process(func(op *fault.Op) fault.Fault {
-		if op.Resource == k.name && op.Verb == "patch" {
+		if op.Resource == k.name && op.IsWrite() {
 			if written[op.Name]++; op.Name == "y" && !edited {
 				edited = true
 				return fault.Fault{Before: edit}
