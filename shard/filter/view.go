@@ -82,7 +82,6 @@ func (v *View) Run(ctx context.Context) error {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		v.running = false
-		v.changeLocked()
 	}()
 
 	pause := firstPause
