@@ -9,9 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/shard"
-	"k8s.io/klog/v2"
 )
 
 const (
