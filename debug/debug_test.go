@@ -376,8 +376,8 @@ func TestNil(t *testing.T) {
 		}()
 		c.Source("widgets", nil)
 	}()
-	if get(t, page, nil).Code != http.StatusOK {
-		t.Error("a page without pieces is not served")
+	if w := get(t, page, nil); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "It does not run.") {
+		t.Errorf("a page without pieces: %d, %s", w.Code, w.Body)
 	}
 	ended := ""
 	hook := c.Hook(func(ctx context.Context, _ key) (context.Context, func(string, error)) {

@@ -36,8 +36,8 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 // once, whatever its row:
 //
 //	result        returned                             failures  runs again     with RequeueAfter > 0  log
-//	success       nil                                  reset     no             see requeue            V(4)
-//	requeue       nil                                  reset     see success    RequeueAfter           V(4)
+//	success       nil, RequeueAfter 0                  reset     no             is requeue             V(4)
+//	requeue       nil, RequeueAfter not 0              reset     RequeueAfter   RequeueAfter           V(4)
 //	conflict      API conflict, first 5                kept      gate, or soon  RequeueAfter           V(4)
 //	conflict      API conflict, others                 counted   rate limiter   RequeueAfter           error
 //	server_delay  API error with Retry-After           kept      1x..1.2x       the longer             error

@@ -145,9 +145,9 @@ var table = []struct {
 	// With RequeueAfter of 40s.
 	afterMin, afterMax time.Duration
 }{
-	{doc: "success|nil|reset|no|see requeue|V(4)",
+	{doc: "success|nil, RequeueAfter 0|reset|no|is requeue|V(4)",
 		again: "no"},
-	{doc: "requeue|nil|reset|see success|RequeueAfter|V(4)",
+	{doc: "requeue|nil, RequeueAfter not 0|reset|RequeueAfter|RequeueAfter|V(4)",
 		afterMin: 40 * time.Second, afterMax: 40 * time.Second},
 	{doc: "conflict|API conflict, first 5|kept|gate, or soon|RequeueAfter|V(4)", err: errConflict, nth: 5,
 		again: "after", min: 50 * time.Millisecond, max: 250 * time.Millisecond, afterMin: 40 * time.Second, afterMax: 40 * time.Second},

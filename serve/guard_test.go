@@ -214,6 +214,13 @@ func TestPlainHTTPAndMistakes(t *testing.T) {
 	if lines := logs.All(); len(lines) != 1 || !strings.Contains(lines[0].Err.Error(), "Guard.Tokens is nil") {
 		t.Errorf("three requests log %v, want one line that names the field", lines)
 	}
+	logs = testlog.New()
+	inClear := httptest.NewRequestWithContext(logs.Context(t.Context()), http.MethodGet, "/metrics", nil)
+	inClear.RemoteAddr = anAddr
+	api.guard().Handler(http.HandlerFunc(served)).ServeHTTP(httptest.NewRecorder(), inClear)
+	if lines := logs.All(); len(lines) != 1 || lines[0].Level != 2 || !strings.Contains(lines[0].Message, "Guard.PlainHTTP") {
+		t.Errorf("a request without TLS logs %v, want one line of level 2 that names the field", lines)
+	}
 	star := httptest.NewRequest(http.MethodOptions, "https://controller.invalid/", nil)
 	star.URL.Path = "*" // a server with DisableGeneralOptionsHandler passes it
 	w := httptest.NewRecorder()
@@ -559,8 +566,11 @@ func TestMissingRight(t *testing.T) {
 	}
 	var first []testlog.Line
 	for _, line := range logs.All() {
-		if line.Level == 0 && strings.Contains(line.Message, "nonResourceURL") {
+		switch {
+		case line.Level == 0 && strings.Contains(line.Message, "nonResourceURL"):
 			first = append(first, line)
+		case line.Level != 2: // lines of each request are decisions
+			t.Errorf("the line %q has the level %d, want 2", line.Message, line.Level)
 		}
 	}
 	if len(first) != 1 || first[0].Values["user"] != "scraper" || first[0].Values["path"] != "/metrics" {

@@ -98,8 +98,8 @@ type Group struct {
 	// distinguished. Empty means the host name.
 	Identity string
 
-	// Ranges are the shards. A replica with other Ranges than the running ones waits until
-	// they end. Required.
+	// Ranges are the shards. A replica with new Ranges waits until the work by the old ones has
+	// ended. Required.
 	Ranges Ranges
 	// MaxShards is the number of shards that this replica takes at most. If no replica
 	// may take more, shards stay without an owner. 0 means no limit.

@@ -218,6 +218,42 @@ func TestCut(t *testing.T) {
 	}
 }
 
+// TestCutHalves: a shard more than the namespaces halves the widest range.
+func TestCutHalves(t *testing.T) {
+	for _, namespaces := range []map[string]int{
+		{"a": 1, "b": 1},
+		{"a": 1, "b": 1, "c": 1},
+		{"shop": 1, "jobs": 1, "web": 1, "mail": 1, "test": 1},
+	} {
+		before, err := shard.Ranges{N: len(namespaces)}.Cut(namespaces)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := len(namespaces) + 1; n <= 100; n++ {
+			first, width := uint64(0), uint64(0) // of the widest range
+			for i := range n - 1 {
+				begin, last := uint64(0), uint64(math.MaxUint64)
+				if i > 0 {
+					begin = before.Starts[i-1]
+				}
+				if i < len(before.Starts) {
+					last = before.Starts[i] - 1
+				}
+				if last-begin > width {
+					first, width = begin, last-begin
+				}
+			}
+			want := append(slices.Clone(before.Starts), first+width/2+1)
+			slices.Sort(want)
+			after, err := shard.Ranges{N: n}.Cut(namespaces)
+			if err != nil || !slices.Equal(after.Starts, want) {
+				t.Fatalf("Cut(%d, %v) = %x, %v, want %x", n, namespaces, after.Starts, err, want)
+			}
+			before = after
+		}
+	}
+}
+
 // TestCutFew: the ranges are valid and none is empty, with any number of namespaces.
 func TestCutFew(t *testing.T) {
 	for _, namespaces := range []map[string]int{

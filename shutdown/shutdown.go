@@ -34,9 +34,9 @@ type Group struct {
 	Delay time.Duration
 
 	// GracePeriod bounds the whole stop, from the end of the context or the first failure
-	// until Run returns. Run itself uses 1 % of it. Of the time after Delay, a twentieth
-	// is kept for each part that is still running, or half of it in equal shares for more
-	// than ten parts. A part may use the rest. GracePeriod must be shorter than the Pod's
+	// until Run returns. Run itself uses 1 % of it. Of the time after Delay, each
+	// part that still runs keeps a twentieth; if more than ten run, they share half of it
+	// equally. The part that stops may use the rest. GracePeriod must be shorter than the Pod's
 	// terminationGracePeriodSeconds, whose default is 30: see Fits. 0 means 28s.
 	GracePeriod time.Duration
 

@@ -265,6 +265,12 @@ func TestSlow(t *testing.T) {
 		if err := objects.Select(t.Context(), in("a", "b")); err == nil || !strings.Contains(err.Error(), "namespace b: failed to list *v1.ConfigMap: broken") {
 			t.Errorf("Select = %v, want the error of the list of b", err)
 		}
+		s.mu.Lock()
+		got := s.lists[scope.Part{Namespace: "b"}]
+		s.mu.Unlock()
+		if got != 3 {
+			t.Errorf("Select returned after %d lists of b, want 3", got)
+		}
 		must(t, objects.Select(t.Context(), in("a")))
 		synctest.Wait()
 		lists := s.lists[scope.Part{Namespace: "b"}]

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,52 @@ func TestNightly(t *testing.T) {
 		if !parts[m[1]] {
 			t.Errorf("make explore runs %s, and nightly.yml does not", m[1])
 		}
+	}
+}
+
+// TestLimits holds that each job of the workflows has a limit below the 6 hours in which GitHub ends
+// it, and that make test gives each package more than the 10 minutes of go test.
+func TestLimits(t *testing.T) {
+	root(t)
+	files, err := filepath.Glob(".github/workflows/*.yml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no workflows: %v", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, jobs, _ := strings.Cut(string(text), "\njobs:\n")
+		starts := regexp.MustCompile(`(?m)^  [a-z-]+:`).FindAllStringIndex(jobs, -1)
+		if starts == nil {
+			t.Errorf("%s has no jobs", file)
+		}
+		for i, start := range starts {
+			job := jobs[start[0]:]
+			if i+1 < len(starts) {
+				job = jobs[start[0]:starts[i+1][0]]
+			}
+			name := strings.TrimSpace(jobs[start[0]:start[1]])
+			limit := regexp.MustCompile(`(?m)^    timeout-minutes: (\d+)`).FindStringSubmatch(job)
+			if limit == nil {
+				t.Errorf("%s: the job %s has no timeout-minutes", file, name)
+			} else if n, err := strconv.Atoi(limit[1]); err != nil || n >= 360 {
+				t.Errorf("%s: the job %s has timeout-minutes %s, want less than 360", file, name, limit[1])
+			}
+		}
+	}
+	src, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(recipe(t, string(src), "test")) {
+		if strings.Contains(line, "go test -") && !strings.Contains(line, "-timeout $(TEST_TIMEOUT)") {
+			t.Errorf("make test has no -timeout in %s", line)
+		}
+	}
+	if d := duration(t, string(src), "", "TEST_TIMEOUT"); d <= 10*time.Minute {
+		t.Errorf("TEST_TIMEOUT is %v, want more than the 10m of go test", d)
 	}
 }
 

@@ -20,7 +20,8 @@ import (
 //
 // An object without a uid gets one, as from an API server: one of objects, and one that Create, Apply or an
 // apply by Patch makes. Objects of b.WithObjects keep an empty uid, which packages such as finalizer, owner and status reject.
-// objects are not modified.
+// objects are not modified. Objects have their managedFields, as b.WithReturnManagedFields sets, so that
+// ssa.ApplyChanged skips an apply that changes nothing.
 //
 // Packages ssa, status and finalizer send patches, so a test that intercepts Create and Update sees no call:
 // intercept Patch, with interceptor.NewClient around the result. A fake has no cache that is late and no garbage
@@ -31,7 +32,7 @@ func Fake(b *fake.ClientBuilder, objects ...client.Object) (c client.WithWatch, 
 		identify(own)
 		b = b.WithObjects(own)
 	}
-	c = interceptor.NewClient(b.Build(), interceptor.Funcs{
+	c = interceptor.NewClient(b.WithReturnManagedFields().Build(), interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 			uid := obj.GetUID()
 			identify(obj)

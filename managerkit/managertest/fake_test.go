@@ -87,6 +87,17 @@ func TestFake(t *testing.T) {
 		}
 		uid = string(applied.UID)
 	}
+	for _, want := range []bool{true, false} {
+		var present corev1.ConfigMap
+		must(t, c.Get(ctx, client.ObjectKey{Namespace: "a", Name: "m"}, &present))
+		config := applycorev1.ConfigMap("m", "a").WithData(map[string]string{"k": "changed"})
+		_, applied, err := ssa.ApplyChanged(ctx, "x", maps.Namespace("a").Apply, any(config), &present, func(live *corev1.ConfigMap, manager string) (any, error) {
+			return applycorev1.ExtractConfigMap(live, manager)
+		})
+		if err != nil || applied != want {
+			t.Errorf("ApplyChanged: applied %t, %v, want %t", applied, err, want)
+		}
+	}
 	for _, name := range []string{"n", "m"} {
 		config := applycorev1.ConfigMap(name, "a").WithData(map[string]string{"k": "w"})
 		must(t, c.Apply(ctx, config, client.FieldOwner("y"), client.ForceOwnership))

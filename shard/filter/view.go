@@ -9,9 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/shard"
-	"k8s.io/klog/v2"
 )
 
 const (
@@ -82,7 +83,6 @@ func (v *View) Run(ctx context.Context) error {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		v.running = false
-		v.changeLocked()
 	}()
 
 	pause := firstPause

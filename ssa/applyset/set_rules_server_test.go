@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -31,9 +32,14 @@ func TestServerSetAdopt(t *testing.T) {
 		labels       map[string]string
 		controlled   bool
 		adopt, force bool
+		manager      string // of the write
+		applied      bool   // the write is an apply
 		want         string // the action, or the error
 	}{
-		{name: "refused", want: "set Adopt"},
+		{name: "refused", want: "is not a member: set Adopt"},
+		{name: "applied-before", manager: s.Manager, applied: true, want: "it lacks the label of members: if another user removed the label, set " + partOf + "=applyset-"},
+		{name: "updated-before", manager: s.Manager, want: "is not a member: set Adopt"},
+		{name: "applied-by-another", manager: "other", applied: true, want: "is not a member: set Adopt"},
 		{name: "adopted", adopt: true, want: "Adopted"},
 		{name: "controlled", adopt: true, controlled: true, want: "has a controller"},
 		{name: "controlled-forced", force: true, controlled: true, want: "Adopted"},
@@ -52,7 +58,11 @@ func TestServerSetAdopt(t *testing.T) {
 				}
 				existing.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, Controller: &controller}}
 			}
-			before, err := maps.Create(t.Context(), existing, metav1.CreateOptions{})
+			before, err := maps.Create(t.Context(), existing, metav1.CreateOptions{FieldManager: tt.manager})
+			if err == nil && tt.applied {
+				config := applycorev1.ConfigMap(tt.name, g.two).WithData(map[string]string{"size": "S"})
+				before, err = maps.Apply(t.Context(), config, metav1.ApplyOptions{FieldManager: tt.manager})
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
