@@ -3,6 +3,7 @@ package migrate_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -426,5 +427,68 @@ func TestLost(t *testing.T) {
 		if got := migrate.Lost(tt.from, tt.to, ""); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
+	}
+}
+
+// An API server before Kubernetes 1.37 removes managedFields that it cannot compute. If it does so in the dry run,
+// no patch is sent. If it does so in the patch, because the webhook failed since the dry run, they are sent again.
+// TestServerWebhookOutage and TestServerInvalid meet such servers in make versions.
+func TestRemovedManagedFields(t *testing.T) {
+	for name, tt := range map[string]struct {
+		removes func(dry bool, n int) bool // n counts the dry runs, or the others, from 1
+		want    []string
+		err     string
+	}{
+		"never":             {func(bool, int) bool { return false }, []string{"dry 1", "patch 1"}, ""},
+		"in each":           {func(bool, int) bool { return true }, []string{"dry 1", "dry 1", "dry 1"}, "shop/a: the API server does not store changes of metadata.managedFields"},
+		"in one dry run":    {func(dry bool, n int) bool { return dry && n == 1 }, []string{"dry 1", "dry 1", "patch 1"}, ""},
+		"after the dry run": {func(dry bool, n int) bool { return !dry && n <= 2 }, []string{"dry 1", "patch 1", "patch 2", "patch 3"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := newFake("a")
+				d, err := client.Resource(definitions()).Get(t.Context(), "websites.example.com", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, v := range d.Object["spec"].(m)["versions"].([]any) {
+					v.(m)["served"] = v.(m)["name"] == "v1"
+				}
+				if _, err := client.Resource(definitions()).Update(t.Context(), d, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				var got []string
+				calls := map[bool]int{}
+				client.PrependReactor("patch", "websites", func(action clienttesting.Action) (bool, runtime.Object, error) {
+					a := action.(clienttesting.PatchActionImpl)
+					dry := len(a.PatchOptions.DryRun) > 0
+					calls[dry]++
+					stored, err := client.Tracker().Get(a.GetResource(), a.GetNamespace(), a.GetName())
+					if err != nil {
+						return true, nil, err
+					}
+					obj := stored.(*unstructured.Unstructured).DeepCopy()
+					got = append(got, map[bool]string{true: "dry ", false: "patch "}[dry]+obj.GetResourceVersion())
+					if test := `{"op":"test","path":"/metadata/resourceVersion","value":"` + obj.GetResourceVersion() + `"}`; !strings.Contains(string(a.Patch), strings.TrimSuffix(test, "}")) {
+						t.Errorf("the patch of version %s is %s", obj.GetResourceVersion(), a.Patch)
+					}
+					if tt.removes(dry, calls[dry]) {
+						obj.SetManagedFields(nil)
+					} else {
+						obj.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "one", APIVersion: "example.com/v1"}})
+					}
+					if !dry {
+						obj.SetResourceVersion(strconv.Itoa(calls[dry] + 1))
+						return true, obj, client.Tracker().Update(a.GetResource(), obj, a.GetNamespace())
+					}
+					return true, obj, nil
+				})
+				_, err = (&migrate.Migrator{Client: client, Definition: "websites.example.com"}).Once(t.Context())
+				if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("got  %v\nwant %s", err, tt.err)
+				}
+				equal(t, "the requests", tt.want, got)
+			})
+		})
 	}
 }
