@@ -433,6 +433,8 @@ func TestLost(t *testing.T) {
 // An API server before Kubernetes 1.37 removes managedFields that it cannot compute. If it does so in the dry run,
 // no patch is sent. If it does so in the patch, because the webhook failed since the dry run, they are sent again.
 // TestServerWebhookOutage and TestServerInvalid meet such servers in make versions.
+//
+// Proves VM1.
 func TestRemovedManagedFields(t *testing.T) {
 	for name, tt := range map[string]struct {
 		removes func(dry bool, n int) bool // n counts the dry runs, or the others, from 1
