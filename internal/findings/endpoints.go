@@ -44,6 +44,7 @@ func endpoints() controllertest.Scenario {
 			}),
 		},
 		Converged: func(s *controllertest.State) error {
+			//lint:ignore SA1019 the controller writes it
 			found, err := as[corev1.Endpoints](s.Get("endpoints", "web"))
 			if err != nil {
 				return err
