@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -147,6 +148,37 @@ func all() []known {
 		text:     "certificaterequests.cert-manager.io/web-3 was created 1 times, without faults 0 times",
 		in:       []string{"hold(secrets", "hold-relist(secrets", "stall(secrets", "410(secrets", "410-start(secrets", "no-bookmark(secrets", "time-travel(secrets"},
 		also:     []string{"- certificaterequests.cert-manager.io/web-", "+ certificaterequests.cert-manager.io/web-", "certificates.cert-manager.io/web .status.revision: "},
+	}, {
+		title:    "A deleted aggregated ClusterRole comes back with its rights",
+		scenario: roles(),
+		plan:     "user-delete(clusterroles.rbac.authorization.k8s.io/$ns-all)@apply clusterroles.rbac.authorization.k8s.io $ns-all rules#2",
+		oracle:   controllertest.Liveness,
+		text:     "a deleted role is back with the rights",
+	}, {
+		title:    "A ClusterRole gets the rights of the aggregated one that it replaces",
+		scenario: limited(roles()),
+		plan:     "step-before@apply clusterroles.rbac.authorization.k8s.io $ns-all rules#2",
+		oracle:   controllertest.Liveness,
+		text:     "a replaced role has the rights",
+	}, {
+		title:    "A finished Pod gets its ResourceClaim again",
+		scenario: resourceClaims(),
+		plan:     "user-edit(pods/work)@apply pods/status work status.resourceClaimStatuses#1",
+		oracle:   controllertest.Invariance,
+		text:     "the Pod has ended, and gets another claim",
+		also:     []string{"resourceclaims.resource.k8s.io/work-gpu-* was created ", "resourceclaims.resource.k8s.io/work-gpu-* was deleted "},
+	}, {
+		title:    "A ServiceAccount keeps a reference to a deleted Secret",
+		scenario: tokens(),
+		plan:     "500@update serviceaccounts bot secrets#1",
+		oracle:   controllertest.Liveness,
+		text:     "the account refers to a deleted Secret",
+	}, {
+		title:    "A deleted Service keeps its Endpoints",
+		scenario: endpoints(),
+		plan:     "time-travel(endpoints<create endpoints web#1)@delete endpoints web#1",
+		oracle:   controllertest.Liveness,
+		text:     "the Endpoints of a deleted Service are left",
 	}}
 }
 
@@ -188,6 +220,10 @@ func allowed(scenario string, f controllertest.Finding, plan string) string {
 			return "no kind promises at most one Pod"
 		case travels && f.Oracle == controllertest.EndState && strings.Contains(f.Field, "deployment.kubernetes.io/revision"):
 			return "a Deployment rolls its former template out and back"
+		}
+	case endpoints().Name:
+		if strings.HasPrefix(plan, "time-travel(services<") && f.Oracle == controllertest.Events && f.Object == "endpoints/web" {
+			return "Endpoints follow an old list of Services"
 		}
 	case garbage().Name:
 		if travels && f.Oracle == controllertest.Invariance && f.Field == "a dependent that blocks goes first" {
@@ -258,6 +294,57 @@ func TestKnown(t *testing.T) {
 	}
 }
 
+// TestDefaultRights holds that a deleted ClusterRole does not come back if the controller has the
+// rights that Kubernetes gives it by default.
+func TestDefaultRights(t *testing.T) {
+	o := options()
+	for _, k := range all() {
+		if k.scenario.Name == roles().Name {
+			o.Plans = []string{k.plan}
+			break
+		}
+	}
+	report, err := controllertest.Run(t.Context(), limited(roles()), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Valid != 1 || len(report.Failures) > 0 {
+		t.Errorf("%d valid plans, want 1 without a failure\n%s", report.Valid, report)
+	}
+}
+
+// TestUpstream holds that each known finding has a text to be filed, with its plan.
+func TestUpstream(t *testing.T) {
+	files, err := filepath.Glob("upstream/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var texts []string
+	other := regexp.MustCompile(`[^a-z0-9]+`)
+	for _, k := range all() {
+		file := filepath.Join("upstream", other.ReplaceAllString(strings.ToLower(k.title), "-")+".md")
+		texts = append(texts, file)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, want := range []string{"# " + k.title + "\n", "`" + k.plan + "`", "^" + strings.ReplaceAll(k.title, " ", "_") + "$"} {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%s does not contain %q", file, want)
+			}
+		}
+		if n := len(strings.Fields(string(text))); n < 150 || n > 300 {
+			t.Errorf("%s has %d words, want 150 to 300", file, n)
+		}
+	}
+	for _, file := range files {
+		if !slices.Contains(texts, file) {
+			t.Errorf("%s is of no known finding", file)
+		}
+	}
+}
+
 // TestExplore fails for findings that are not in docs/findings.md. By default it runs a
 // sample of the plans, and with EXPLORE_BUDGET, for example 10m, plans until that time has
 // passed.
@@ -267,6 +354,7 @@ func TestExplore(t *testing.T) {
 		sample(), jobSets(), garbage(), certificates(), caInjector(),
 		certManagerUpgrade(), back(certManagerUpgrade()),
 		jobSetUpgrade(), back(jobSetUpgrade()), nextJobSetUpgrade(), back(nextJobSetUpgrade()),
+		roles(), resourceClaims(), tokens(), endpoints(),
 	} {
 		t.Run(s.Name, func(t *testing.T) {
 			o := options()
