@@ -4,7 +4,7 @@
 //   - skipped applies: decision, context, untyped, hostile, hostile_names, memory, fuzz
 //     (against the API server's algorithm), property_server and families_server (against the
 //     API server), schema_server, traps_server, nullable_server (also conflicts),
-//     statefulset_server, duplicates_server
+//     statefulset_server
 //   - requests and their errors: ssa, server, strict_server, names_server, rbac_server,
 //     dynamic, dynamic_server
 //   - conflicts: conflict, conflict_server, tryapply, tryapply_server
