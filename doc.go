@@ -101,7 +101,8 @@
 //     [enqueue: many keys]
 //   - exactly once in another service: [external.Once]; deletion there, [external.Delete]
 //   - finalizers: [operator.Reconciler.Cleanup]; by hand, [finalizer.Ensure], [finalizer.Plan]
-//   - fleet, metrics of the state of all objects: [operator.Kind] has them; by hand, [fleet.Tracker]
+//   - fleet, metrics of the state of all objects: package operator has them, [docs/alerts.md]; by hand,
+//     [fleet.Tracker]
 //   - leader election: [operator.Options.LeaseNamespace], [leader.Elector]; for parts beside it,
 //     [docs/recipes/singleton.md]
 //   - logging: [docs/logging.md]

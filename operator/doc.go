@@ -34,8 +34,8 @@
 //
 // # Guarantees
 //
-//   - OP1: If a required resource or subresource is not served within StartTimeout, or as another kind,
-//     Run returns an error that names it.
+//   - OP1: If a required resource or subresource is not served within StartTimeout, or has another
+//     kind, Run returns an error that names it.
 //   - OP2: If an informer of a replica is not synced, the replica takes no Lease
 //     and no call runs.
 //   - OP3: If a reconcile wrote an object of a registered resource, the next call with
@@ -50,13 +50,13 @@
 //     without a selection takes no Lease.
 //   - OP8: If an object is being deleted, no function of Kind but Cleanup gets it.
 //   - OP9: If there is a Finalizer, it is stored before Reconcile is called.
-//   - OP10: If Reconcile changed the status, the call writes it at most once, only over the version
-//     that Reconcile got, and never after a panic or the loss of leadership.
+//   - OP10: What Reconcile changed in the status is written at most once, only over the version that
+//     Reconcile got, and not after a panic or the loss of leadership.
 //   - OP11: If Apply finds an object that is not a child of the call's object, it leaves it
 //     alone and returns an error.
 //   - OP12: If Reconcile, Apply or a Reader fails, the call prunes no children.
 //   - OP13: If a function of Kind changes an object that it got, no cache changes.
-//   - OP14: If the last call of a key has read an object by a Reader, the key runs when the object
+//   - OP14: If the last call of a key has read or listed an object by a Reader, the key runs when it
 //     changes, appears or is deleted.
 //   - OP15: If an optional resource is not served, its reads return an error. Once it is served, the
 //     keys run whose last call has read it.

@@ -22,8 +22,7 @@
 //
 // # What wakes a key
 //
-// An event runs its key at once, also while it fails. R13 is for the events of a call's own writes, if
-// the Gate is a consistency.Store and handlers add keys to a [Source]. R9 bounds a Func that writes
+// An event runs its key at once, also while it fails, but for R13. R9 bounds a Func that writes
 // something new each time; the log names its key and [Triggers].
 //
 // # Guarantees
@@ -52,8 +51,9 @@
 //     failures before that time neither count nor move it.
 //   - R12: After an event of another client's write, the handler's keys run, with that version of the
 //     object or a newer one in the informer.
-//   - R13: All own writes of a call run its key at most once more: after a success, when the cache
-//     shows them; after a failure, not before the retry is due.
+//   - R13: If the Gate is a consistency.Store and handlers add keys to a [Source], all own writes of a
+//     call run its key at most once more: after a success, when the cache shows them; after a failure,
+//     not before the retry is due.
 //
 // # Caveats
 //

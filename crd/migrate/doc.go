@@ -27,8 +27,8 @@
 //
 // # Guarantees
 //
-//   - VM1: If a Migrator rewrites an object, all its fields keep their values, and a manager that
-//     owns a field still owns it if the storage version has the field.
+//   - VM1: If a Migrator rewrites an object, all fields but those that the API server sets keep their
+//     values, and a manager that owns a field still owns it if the storage version has the field.
 //   - VM2: If an object is deleted during the migration, no Migrator creates it again.
 //   - VM3: If the spec of the definition changes during a pass, status.storedVersions stays, and
 //     the pass begins again.
@@ -38,7 +38,7 @@
 //     returns an error that counts such objects and names the first ten. The others are migrated, and
 //     status.storedVersions stays.
 //   - VM6: If a version is not served during a call of Once that returns nil, the version can be
-//     removed, and no manager's next apply fails because of it.
+//     removed, and no manager's next apply fails because of the removal.
 //   - VM7: If Helm or OLM manages the definition, or the live one has a version after those of the
 //     given one or a field that the given one lacks, Install does not write it.
 //   - VM8: While the API server cannot call the conversion webhook, the condition

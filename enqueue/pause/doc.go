@@ -31,8 +31,8 @@
 //
 // # Guarantees
 //
-//   - PA1: If an annotation's value is long or unprintable, the condition's message, the result of
-//     Request, and what a Set stores of the object stay bounded.
+//   - PA1: If an annotation's value is long or unprintable, the message of the condition Paused, the
+//     result of Request, and what a [Set] stores of the object stay bounded.
 //   - PA2: If events of an informer are repeated, merged or missed until a relist, a Set has the paused objects
 //     that it holds.
 package pause
