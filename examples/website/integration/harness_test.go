@@ -290,10 +290,10 @@ func (w *world) matches(site string) error {
 	return nil
 }
 
-// delete deletes a website and waits until it is gone with its DNS record.
+// delete deletes a website and waits until it is gone with its DNS record. One that is being deleted can be gone.
 func (w *world) delete(site string) {
 	w.t.Helper()
-	if err := w.sites.Delete(w.t.Context(), site, metav1.DeleteOptions{}); err != nil {
+	if err := w.sites.Delete(w.t.Context(), site, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		w.t.Fatal(err)
 	}
 	w.await(func() error {
