@@ -308,7 +308,7 @@ func (p *pass) write(ctx context.Context, key string, obj *unstructured.Unstruct
 	rewrite := p.rewrite
 	for range maxConflict {
 		var entries []metav1.ManagedFieldsEntry
-		replaces := slices.ContainsFunc(obj.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return p.isStale(e.APIVersion) })
+		replaces := p.hasStale(obj)
 		if replaces {
 			var err error
 			if entries, err = managedfields.Replace(obj.GetManagedFields(), p.isStale, obj.GetAPIVersion(), obj.UnstructuredContent(), nil); err != nil {
@@ -386,11 +386,11 @@ func (p *pass) replace(ctx context.Context, key string, client dynamic.ResourceI
 				if err != nil {
 					return err
 				}
-				got := patched.GetManagedFields()
-				if kept = (len(got) > 0 || len(entries) == 0) && !slices.ContainsFunc(got, func(e metav1.ManagedFieldsEntry) bool { return p.isStale(e.APIVersion) }); kept {
+				removed := len(patched.GetManagedFields()) == 0 && len(entries) > 0
+				if kept = !removed && !p.hasStale(patched); kept {
 					return nil
 				}
-				if len(dryRun) == 0 && len(got) == 0 { // the webhook has failed since the dry run
+				if removed && len(dryRun) == 0 { // the webhook has failed since the dry run
 					version = patched.GetResourceVersion()
 				}
 				return p.converts(ctx, obj)
@@ -458,6 +458,11 @@ func (p *pass) pace(ctx context.Context) error {
 func (p *pass) isStale(apiVersion string) bool {
 	version, ok := strings.CutPrefix(apiVersion, p.definition.resource.Group+"/")
 	return !ok || !p.definition.serves(version)
+}
+
+// hasStale reports whether managedFields has an entry of a stale version.
+func (p *pass) hasStale(obj *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(obj.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return p.isStale(e.APIVersion) })
 }
 
 // keepsFields returns an error if the storage version lacks a field of the object.

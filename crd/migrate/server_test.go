@@ -341,18 +341,32 @@ func TestServerRun(t *testing.T) {
 	}
 }
 
-// The documented rights suffice.
+// The documented rights suffice, also if an object is deleted before the apply that would create it.
 //
 // Proves CK6.
 func TestServerRights(t *testing.T) {
 	t.Parallel()
 	k := install(t, "old")
-	k.mustApply("one", "v1alpha1", "x", m{"spec": m{"a": "1"}})
-	limited := dynamic.NewForConfigOrDie(testserver.Limited(t, "",
+	for _, name := range []string{"deleted", "x"} {
+		k.mustApply("one", "v1alpha1", name, m{"spec": m{"a": "1"}})
+	}
+	config := testserver.Limited(t, "",
 		rbacv1.PolicyRule{APIGroups: []string{definitions().Group}, Resources: []string{definitions().Resource}, Verbs: []string{"get", "list", "watch", "patch"}, ResourceNames: []string{k.name}},
 		rbacv1.PolicyRule{APIGroups: []string{definitions().Group}, Resources: []string{definitions().Resource + "/status"}, Verbs: []string{"patch"}, ResourceNames: []string{k.name}},
 		rbacv1.PolicyRule{APIGroups: []string{k.resource.Group}, Resources: []string{k.resource.Resource}, Verbs: []string{"get", "list", "patch"}},
-	))
+	)
+	deleted := false
+	limited := (&kind{t: t, config: config}).process(func(op *fault.Op) fault.Fault {
+		if !op.IsWrite() || op.Name != "deleted" || deleted {
+			return fault.Fault{}
+		}
+		deleted = true
+		return fault.Fault{Before: func() {
+			if err := k.at("v1").Delete(t.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		}}
+	}, nil)
 	k.store("v1", true)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -372,6 +386,9 @@ func TestServerRights(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+	if _, err := k.at("v1").Get(t.Context(), "deleted", metav1.GetOptions{}); !deleted || !apierrors.IsNotFound(err) {
+		t.Errorf("deleted before the apply: %v; then %v", deleted, err)
 	}
 }
 
