@@ -78,7 +78,7 @@ SCREENSHOTS ?=
 
 # Each part of explore fits into a job of the nightly workflow: see .github/workflows/nightly.yml.
 .PHONY: explore
-explore: ## run all long explorations, which takes a day: explore-elections, explore-objects, explore-cluster, explore-scenarios, explore-hostile, explore-soak, kubectl, suites, findings and gamedays
+explore: ## run all long explorations, which takes a day: explore-elections, explore-objects, explore-cluster, explore-scenarios, explore-hostile, explore-soak, kubectl, suites, findings, gamedays and gamedays-broken
 	$(MAKE) explore-elections
 	$(MAKE) explore-objects
 	$(MAKE) explore-cluster
@@ -89,6 +89,7 @@ explore: ## run all long explorations, which takes a day: explore-elections, exp
 	$(MAKE) suites
 	$(MAKE) findings
 	$(MAKE) gamedays
+	$(MAKE) gamedays-broken
 
 .PHONY: explore-elections
 explore-elections: bin/controlplane ## explore leader and shard: SCHEDULES (2000) of elections and models of shards
@@ -156,6 +157,10 @@ findings: bin/controlplane ## explore controllers of other projects for BUDGET (
 .PHONY: gamedays
 gamedays: bin/controlplane bin/prometheus ## let the operator live through all rows of docs/gamedays.md, and write that page
 	cd internal/gamedays && go vet ./... && go mod tidy -diff && go test -v -count=1 -timeout 0 -parallel 6 $(TEST_FLAGS) -run '^TestGameDays$$' . -every -write
+
+.PHONY: gamedays-broken
+gamedays-broken: bin/controlplane bin/prometheus ## run all rows of docs/gamedays.md with an operator that does nothing from the start of the situation on: each must fail
+	cd internal/gamedays && go test -v -count=1 -timeout 0 -parallel 6 $(TEST_FLAGS) -run '^TestBroken$$' . -every
 
 .PHONY: kubectl
 kubectl: bin/controlplane ## go the way of docs/crd-versions.md with its commands, hand sets of applyset to kubectl apply --applyset and back, and measure them beside kubectl and Flux in internal/bench/RESULTS.md; compiles them the first time

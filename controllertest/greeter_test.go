@@ -53,15 +53,22 @@ func runGreeter(ctx context.Context, cfg *rest.Config, namespace string) error {
 			if err != nil {
 				return reconcile.Result{}, ignoreNotFound(err)
 			}
+			text := "hello, " + key.Name
 			if greeting, err := configMaps.Lister().ConfigMaps(key.Namespace).Get(key.Name + greetingSuffix); err == nil && metav1.IsControlledBy(greeting, name) {
-				return reconcile.Result{}, nil
+				if greeting.Data["greeting"] == text {
+					return reconcile.Result{}, nil
+				}
+				greeting = greeting.DeepCopy()
+				greeting.Data = map[string]string{"greeting": text}
+				_, err := client.CoreV1().ConfigMaps(key.Namespace).Update(ctx, greeting, metav1.UpdateOptions{})
+				return reconcile.Result{}, err
 			}
 			_, err = client.CoreV1().ConfigMaps(key.Namespace).Create(ctx, &corev1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{
 					Name:            key.Name + greetingSuffix,
 					OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(name, corev1.SchemeGroupVersion.WithKind("ConfigMap"))},
 				},
-				Data: map[string]string{"greeting": "hello, " + key.Name},
+				Data: map[string]string{"greeting": text},
 			}, metav1.CreateOptions{})
 			return reconcile.Result{}, err
 		},

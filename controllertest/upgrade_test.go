@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	upgradePlans  = flag.Int("upgrade-plans", 15, "`number` of plans of TestUpgrade; 0 means all")
+	upgradePlans  = flag.Int("upgrade-plans", 5, "`number` of plans of TestUpgrade; 0 means all")
 	upgradeBudget = flag.Duration("upgrade-budget", 0, "`time` for TestUpgrade, for each upgrade; 0 means one fault a plan and no limit")
 )
 

@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	plans   = flag.Int("plans", 6, "number of plans of TestServerPlans")
+	plans   = flag.Int("plans", 4, "number of plans of TestServerPlans")
 	objects = flag.Int("objects", 100, "number of objects of TestServerRestarts")
 )
 

@@ -34,7 +34,7 @@ import (
 // 10m, it runs plans until that time has passed.
 func TestExplore(t *testing.T) {
 	t.Parallel()
-	options := controllertest.Options{Config: testserver.Config(t), Sample: 24, Parallel: 12, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true}
+	options := controllertest.Options{Config: testserver.Config(t), Sample: 12, Parallel: 12, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true}
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
 		var err error
 		if options.Budget, err = time.ParseDuration(text); err != nil {

@@ -40,8 +40,9 @@
 //   - managedFields are dropped unless Options.ManagedFields is true. Functions that read them from a
 //     cached object, such as those that ssa.ApplyChanged takes, need it.
 //   - The handlers of an event share its objects, as client-go's do, so they must not change
-//     them. An update decodes the old and the new object. Not so for handlers of package enqueue
-//     for metav1.Object, and for operator.For and Owns without predicates: they get metadata.
+//     them. An update decodes the old and the new object. Handlers of package enqueue for
+//     metav1.Object get metadata instead, and those of operator.Owns and operator.For without
+//     predicates; but For decodes the new object if its type has conditions, to count them.
 //   - The indexer's List, which generated listers call, logs objects that do not decode and
 //     returns the others. It decodes all objects before the lister applies its selector. List
 //     of the Informer decodes the selected ones.

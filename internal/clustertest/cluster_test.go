@@ -29,7 +29,7 @@ import (
 )
 
 var (
-	schedules = flag.Int("schedules", 5, "how many random schedules each package has")
+	schedules = flag.Int("schedules", 3, "how many random schedules each package has")
 	seed      = flag.Uint64("seed", 0, "the seed of random choices; 0 means a random one")
 )
 

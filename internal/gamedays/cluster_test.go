@@ -137,6 +137,21 @@ func clusterRows() []situation {
 			onCall: "the line `Reconcile failed` with the missing rule; Ready is false with it", does: "It does the rest, and tries again.", left: "the role",
 		},
 		{
+			name: "forbiddenNamespace", title: "The rights to write children are missing in one namespace for 60 s", quiet: 20, bound: 65 * time.Second,
+			do: func(d *day) {
+				restore := d.revokeIn("blue", "red")
+				for _, site := range usual {
+					d.edit(site.Namespace, site.Name, `{"spec":{"host":"new.`+site.Name+`.`+site.Namespace+`.example.com"}}`)
+				}
+				d.await(10*time.Second, func() error { return d.right(func(o object) bool { return o.Metadata.Namespace == "blue" }) })
+				d.await(20*time.Second, d.conditionIs("blue", "home", "False: Forbidden: ", "configmaps"))
+				time.Sleep(time.Until(d.begin.Add(time.Minute)))
+				restore()
+			},
+			says:   [][]string{{"Reconcile failed", `"forbidden"`, `"blue"`, `a Role or ClusterRole must allow verbs [\"patch\"] on resources [\"configmaps\"]`}},
+			onCall: "the line `Reconcile failed` with the missing rule; Ready is false with it", does: "The other namespaces do not wait. It tries again.", left: "the role",
+		},
+		{
 			// client-go logs each attempt: about 20 lines in five minutes for a resource and replica.
 			name: "forbiddenWatch", title: "The rights to list and watch Services are missing for 60 s", quiet: 40, bound: 70 * time.Second,
 			do: func(d *day) {
@@ -462,15 +477,13 @@ func replacedCA(d *day) {
 	d.alert("ControllerNoLeader", 50*time.Second)
 }
 
-// revoke takes verbs on a core resource from the operator. It returns when the API server has noticed.
+// revoke takes verbs on a core resource from the operator.
 func (d *day) revoke(resource string, verbs ...string) (restore func()) {
 	d.Helper()
-	roles := d.kube().RbacV1().ClusterRoles()
-	role, err := roles.Get(d.Context(), name, metav1.GetOptions{})
+	role, err := d.kube().RbacV1().ClusterRoles().Get(d.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		d.Fatal(err)
 	}
-	before := role.DeepCopy().Rules
 	var rules []rbacv1.PolicyRule
 	for _, rule := range role.Rules {
 		if !slices.Contains(rule.Resources, resource) || !slices.Contains(rule.APIGroups, "") {
@@ -488,6 +501,48 @@ func (d *day) revoke(resource string, verbs ...string) (restore func()) {
 			rules = append(rules, this)
 		}
 	}
+	return d.setRules(role, rules)
+}
+
+// revokeIn takes the rights to write children in a namespace. They stay in the others.
+func (d *day) revokeIn(namespace string, others ...string) (restore func()) {
+	d.Helper()
+	rbac := d.kube().RbacV1()
+	role, err := rbac.ClusterRoles().Get(d.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		d.Fatal(err)
+	}
+	writer := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name + "-outside-" + namespace}}
+	var rules []rbacv1.PolicyRule
+	for _, rule := range role.Rules {
+		if slices.Contains(rule.APIGroups, "") || slices.Contains(rule.APIGroups, "apps") {
+			writer.Rules = append(writer.Rules, rule)
+			rule.Verbs = slices.DeleteFunc(slices.Clone(rule.Verbs), func(v string) bool { return !slices.Contains([]string{"get", "list", "watch"}, v) })
+		}
+		if len(rule.Verbs) > 0 {
+			rules = append(rules, rule)
+		}
+	}
+	if _, err := rbac.ClusterRoles().Create(d.Context(), writer, metav1.CreateOptions{}); err != nil {
+		d.Fatal(err)
+	}
+	for _, other := range others {
+		binding := &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: system}},
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: writer.Name},
+		}
+		if _, err := rbac.RoleBindings(other).Create(d.Context(), binding, metav1.CreateOptions{}); err != nil {
+			d.Fatal(err)
+		}
+	}
+	return d.setRules(role, rules)
+}
+
+// setRules gives the ClusterRole of the operator other rules.
+func (d *day) setRules(role *rbacv1.ClusterRole, rules []rbacv1.PolicyRule) (restore func()) {
+	d.Helper()
+	roles := d.kube().RbacV1().ClusterRoles()
+	before := role.Rules
 	role.Rules = rules
 	if _, err := roles.Update(d.Context(), role, metav1.UpdateOptions{}); err != nil {
 		d.Fatal(err)

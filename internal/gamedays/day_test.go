@@ -40,6 +40,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit/internal/gamedays/asleep"
 	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/internal/testprocess"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -118,6 +119,7 @@ type day struct {
 	past    []*pod   // which were deleted
 	watched []string // the namespaces whose bundles are applied
 	data    string   // the folder of etcd, with setup.data
+	asleep  string   // the file that sends the operator to sleep, with -broken
 
 	mu     sync.Mutex
 	admin  *rest.Config
@@ -139,6 +141,10 @@ func newDay(t *testing.T, s setup) *day {
 		t.Fatal(err)
 	}
 	d := &day{T: t, root: root, setup: s, bin: build(t, cmp.Or(s.program, "./operator")), service: newService(t)}
+	if *broken {
+		d.asleep = filepath.Join(d.TempDir(), "asleep")
+		d.setup.env = append(slices.Clone(s.env), asleep.Variable+"="+d.asleep)
+	}
 	d.serve()
 	if err := lab.Install(t.Context(), d.admin, os.DirFS(filepath.Join(root, "examples/website/config")), "crd.yaml"); err != nil {
 		t.Fatal(err)

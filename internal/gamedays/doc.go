@@ -9,4 +9,5 @@
 //
 //	make gamedays              # all rows; writes docs/gamedays.md
 //	go test . -run 'TestGameDays/kill'   # rows by their names
+//	make gamedays-broken       # each row fails if the operator does nothing
 package gamedays

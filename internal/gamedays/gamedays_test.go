@@ -17,10 +17,11 @@ import (
 )
 
 var (
-	every = flag.Bool("every", false, "run all rows, not only the sample")
-	logs  = flag.Bool("logs", false, "print the last lines of all replicas, also after a success")
-	soak  = flag.Bool("soak", false, "with -every, also run the rows that need much time")
-	write = flag.Bool("write", false, "write docs/gamedays.md")
+	every  = flag.Bool("every", false, "run all rows, not only the sample")
+	logs   = flag.Bool("logs", false, "print the last lines of all replicas, also after a success")
+	soak   = flag.Bool("soak", false, "with -every, also run the rows that need much time")
+	broken = flag.Bool("broken", false, "break the operator when each situation begins: used by TestBroken, whose rows must fail")
+	write  = flag.Bool("write", false, "write docs/gamedays.md")
 )
 
 // A situation is a row.
@@ -35,6 +36,7 @@ type situation struct {
 	do    func(d *day)                             // lets it happen
 	own   func(t *testing.T) (after time.Duration) // in place of do: a row with a world of its own
 	skip  func(object) bool
+	spoil func(d *day) // breaks what the row promises, where an operator that sleeps does not; see TestBroken
 
 	fires    []string      // alerts that must fire; no other one may
 	may      []string      // alerts that may fire as well
@@ -105,12 +107,19 @@ func (s situation) run(t *testing.T) {
 	}
 	d := newDay(t, s.setup)
 	d.starts()
+	if *broken {
+		s.breaks(d)
+	}
 	s.do(d)
 	if d.over.IsZero() {
 		d.ends()
 	}
 	bound := cmp.Or(s.bound, 10*time.Second)
-	d.await(max(bound, limit), func() error { return d.right(s.skip) })
+	wait := max(bound, limit)
+	if *broken {
+		wait = bound + 5*time.Second
+	}
+	d.await(wait, func() error { return d.right(s.skip) })
 	took := cmp.Or(d.took, time.Since(d.over))
 	if took > bound {
 		t.Errorf("all was right after %v, want %v", took, bound)

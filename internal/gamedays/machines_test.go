@@ -121,11 +121,13 @@ func machineRows() []situation {
 		{
 			name: "rest", title: "Nothing happens", sample: true, quiet: -1,
 			do:     func(d *day) { d.rest(20 * time.Second) },
+			spoil:  (*day).busy,
 			onCall: "nothing", does: "nothing",
 		},
 		{
 			name: "rest-long", title: "Nothing happens for five minutes", quiet: -1,
 			do:     func(d *day) { d.rest(5 * time.Minute) },
+			spoil:  (*day).busy,
 			onCall: "nothing", does: "nothing",
 		},
 		{
@@ -687,6 +689,26 @@ func (d *day) rest(long time.Duration) {
 	}
 }
 
+// busy edits a website twice a second.
+func (d *day) busy() {
+	ctx := d.Context()
+	sites := d.sites("red")
+	var running sync.WaitGroup
+	d.Cleanup(running.Wait)
+	running.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			patch := fmt.Appendf(nil, `{"spec":{"image":"example.com/site:busy-%d"}}`, i)
+			if _, err := sites.Patch(ctx, "shop", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && ctx.Err() == nil {
+				d.Error(err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(500 * time.Millisecond):
+			}
+		}
+	})
+}
+
 // longStandby creates and deletes websites while a standby waits, and then makes it lead.
 func (d *day) longStandby(names int) {
 	leader, standby := d.leader()
@@ -825,6 +847,7 @@ type published struct {
 // another, while its objects change all the time.
 func reshard(t *testing.T) time.Duration {
 	const objects, namespace = 40, "sharded"
+	watched := namespace
 	bin := build(t, "github.com/controllerkit/controllerkit/examples/sharded")
 	config := testserver.Own(t).Config()
 	config.QPS = -1
@@ -873,7 +896,7 @@ func reshard(t *testing.T) time.Duration {
 		out *bytes.Buffer
 	}
 	start := func(shards int) (p process) {
-		p = process{exec.Command(bin, "-url", service.URL, "-namespace", namespace, "-shards", fmt.Sprint(shards)), &bytes.Buffer{}}
+		p = process{exec.Command(bin, "-url", service.URL, "-namespace", watched, "-shards", fmt.Sprint(shards)), &bytes.Buffer{}}
 		p.cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 		p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 		if err := p.cmd.Start(); err != nil {
@@ -936,6 +959,9 @@ func reshard(t *testing.T) time.Duration {
 	})
 	now := []process{start(1), start(1)}
 	await("1 shard", time.Now(), 1)
+	if *broken {
+		watched = "elsewhere"
+	}
 	var longest time.Duration
 	for _, shards := range []int{4, 2} {
 		next := []process{start(shards), start(shards)}

@@ -40,6 +40,9 @@ func appendParts(parts []error, err error) []error {
 // Waits returns the time of a controllerkit.WaitingError, the shortest one if err joins several. If
 // a part of err is a failure, it is 0.
 func Waits(err error) (shortest time.Duration) {
+	if err == nil { // each call of a reconcile asks: Parts and As would allocate
+		return 0
+	}
 	for _, part := range Parts(err) {
 		var w controllerkit.WaitingError
 		if !errors.As(part, &w) || w.Waits() <= 0 {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/controllerkit/controllerkit/internal/testprocess"
 	"github.com/controllerkit/controllerkit/status/fleet"
 )
@@ -43,6 +45,43 @@ func TestScrape(t *testing.T) {
 		t.Errorf("a scrape of 200,000 objects took %v, want at most 50ms", best)
 	}
 	runtime.KeepAlive(w)
+}
+
+// TestMemory: an object takes a few bytes, and one without conditions none.
+func TestMemory(t *testing.T) {
+	if testprocess.Race() {
+		t.Skip("make test runs this test without the race detector")
+	}
+	const objects = 100_000
+	for _, tt := range []struct {
+		conditions []metav1.Condition
+		most       int64 // bytes of an object
+	}{
+		{most: 1},
+		{conditions: []metav1.Condition{cond("Ready False Failed", 1)}, most: 64},
+	} {
+		w := &fleet.Tracker{}
+		before := heap()
+		for i := range objects {
+			w.OnAdd(site(fmt.Sprint("website-", i), tt.conditions...), true)
+		}
+		if n, _ := w.NotReady(); n != objects*len(tt.conditions) {
+			t.Errorf("%d objects are not ready, want %d", n, objects*len(tt.conditions))
+		}
+		got := (heap() - before) / objects
+		if t.Logf("%d bytes for an object with %d conditions", got, len(tt.conditions)); got > tt.most {
+			t.Errorf("%d bytes for an object with %d conditions, want at most %d", got, len(tt.conditions), tt.most)
+		}
+		runtime.KeepAlive(w)
+	}
+}
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 func BenchmarkScrape(b *testing.B) {

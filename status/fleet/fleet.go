@@ -1,6 +1,9 @@
 package fleet
 
 import (
+	"cmp"
+	"hash/maphash"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -42,18 +45,24 @@ type Tracker struct {
 	// counts as Unknown, and is not ready since its creation. false means that such an object has no count.
 	NeedsReady bool
 
-	mu      sync.Mutex // guards the rest
-	layout  layout     // of the last object
-	objects map[types.NamespacedName]object
+	mu     sync.Mutex // guards the rest
+	layout layout     // of the last object
+
+	// objects has the hashes of the names and not the names, which would take most of the memory of a
+	// Tracker and keep decoded objects. It lacks objects with the zero memory. Two objects with one hash are
+	// counted as one: among a million objects there are two such with a chance of about 1 in 37 million.
+	objects map[uint64]object
+	seed    maphash.Seed // of the hashes; made with objects
+
 	numbers map[count]uint16 // the index of a count in counts
 	counts  []counted
 	types   map[string]int // the counts of each type with a reason of their own
 }
 
-// An object is the memory of one object.
+// An object is the memory of one object. It is zero if the object is ready and has no counts.
 type object struct {
-	counts unique.Handle[string] // the numbers of its counts, two bytes each
-	since  time.Time             // when it became not ready; zero if it is ready
+	counts unique.Handle[string] // the numbers of its counts, two bytes each; zero if there are none
+	since  int64                 // the time in Unix milliseconds when it became not ready; 0 if it is ready
 }
 
 type count struct{ condition, status, reason string }
@@ -84,15 +93,17 @@ func (t *Tracker) Conditions(yield func(condition, status, reason string, object
 func (t *Tracker) NotReady() (objects int, oldest time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	first := int64(math.MaxInt64)
 	for _, o := range t.objects {
-		if o.since.IsZero() {
-			continue
-		}
-		if objects++; oldest.IsZero() || o.since.Before(oldest) {
-			oldest = o.since
+		if o.since != 0 {
+			objects++
+			first = min(first, o.since)
 		}
 	}
-	return objects, oldest
+	if objects == 0 {
+		return 0, time.Time{}
+	}
+	return objects, time.UnixMilli(first)
 }
 
 // OnAdd implements cache.ResourceEventHandler.
@@ -116,13 +127,7 @@ func (t *Tracker) OnDelete(obj any) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if former, known := t.objects[key]; known {
-		t.addLocked(former, -1)
-		delete(t.objects, key)
-	}
-	if len(t.objects) == 0 {
-		t.objects = nil // a map does not shrink
-	}
+	t.storeLocked(key, func(object) object { return object{} })
 }
 
 // set counts an object as it is now.
@@ -134,20 +139,33 @@ func (t *Tracker) set(obj any) {
 	key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	former, known := t.objects[key]
-	now := t.readLocked(o, former)
-	if known {
-		t.addLocked(former, -1)
-	}
+	t.storeLocked(key, func(former object) object { return t.readLocked(o, former) })
+}
+
+// storeLocked replaces the memory of an object, and counts it.
+func (t *Tracker) storeLocked(key types.NamespacedName, change func(former object) object) {
 	if t.objects == nil {
-		t.objects = map[types.NamespacedName]object{}
+		t.objects, t.seed = map[uint64]object{}, maphash.MakeSeed()
 	}
-	t.objects[key] = now
+	hash := maphash.Comparable(t.seed, key)
+	former := t.objects[hash]
+	now := change(former)
+	t.addLocked(former, -1)
 	t.addLocked(now, 1)
+	if now != (object{}) {
+		t.objects[hash] = now
+		return
+	}
+	if delete(t.objects, hash); len(t.objects) == 0 {
+		t.objects = nil // a map does not shrink
+	}
 }
 
 // addLocked adds n to the counts of an object.
 func (t *Tracker) addLocked(o object, n int) {
+	if o.counts == (unique.Handle[string]{}) {
+		return
+	}
 	for numbers := o.counts.Value(); len(numbers) > 0; numbers = numbers[2:] {
 		t.counts[int(numbers[0])|int(numbers[1])<<8].objects += n
 	}
@@ -183,12 +201,19 @@ func (t *Tracker) readLocked(o metav1.Object, former object) object {
 		readiness = condition{kind: ready, status: string(metav1.ConditionUnknown)}
 		note(readiness)
 	}
-	return object{counts: unique.Make(string(numbers[:n])), since: since(o, readiness, pause.status == string(metav1.ConditionTrue), former.since)}
+	var now object
+	if n > 0 {
+		now.counts = unique.Make(string(numbers[:n]))
+	}
+	if at := since(o, readiness, pause.status == string(metav1.ConditionTrue), former.since); !at.IsZero() {
+		now.since = cmp.Or(at.UnixMilli(), 1)
+	}
+	return now
 }
 
 // since returns the time since when an object is not ready, which is zero if it is ready. former is the one before
 // the event.
-func since(o metav1.Object, readiness condition, paused bool, former time.Time) time.Time {
+func since(o metav1.Object, readiness condition, paused bool, former int64) time.Time {
 	created, at := o.GetCreationTimestamp().Time, readiness.since
 	switch deleted := o.GetDeletionTimestamp(); {
 	case deleted != nil:
@@ -197,8 +222,8 @@ func since(o metav1.Object, readiness condition, paused bool, former time.Time) 
 		return time.Time{}
 	case readiness.status != string(metav1.ConditionTrue):
 	case readiness.generation != 0 && readiness.generation < o.GetGeneration():
-		if at = former; at.IsZero() {
-			at = time.Now()
+		if at = time.Now(); former != 0 {
+			at = time.UnixMilli(former)
 		}
 	default:
 		return time.Time{}

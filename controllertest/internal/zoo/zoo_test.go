@@ -99,7 +99,7 @@ func class(o controllertest.Oracle) controllertest.Oracle {
 
 // TestMutants: each bug is found by its plan in at most three tries, in the way that
 // is written beside it, and not all runs without faults show it. Without a budget it takes a
-// random third of the bugs, and make explore-scenarios takes all.
+// random sixth of the bugs, and make explore-scenarios takes all.
 //
 // Proves X6.
 func TestMutants(t *testing.T) {
@@ -119,7 +119,7 @@ func TestMutants(t *testing.T) {
 			mutants[i], mutants[k] = mutants[k], mutants[i]
 			scenarios[i], scenarios[k] = scenarios[k], scenarios[i]
 		})
-		mutants, scenarios = mutants[:len(mutants)/3], scenarios[:len(scenarios)/3]
+		mutants, scenarios = mutants[:len(mutants)/6], scenarios[:len(scenarios)/6]
 	}
 	wrong := func(n int, r *controllertest.Report) error {
 		m := mutants[n]

@@ -37,7 +37,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-var kills = flag.Int("kills", 12, "`number` of kills of TestServerKill")
+var kills = flag.Int("kills", 6, "`number` of kills of TestServerKill")
 
 // A killer ends the process of the operator with SIGKILL at random requests, to the API server or to the store, before
 // the request is handled or before the operator gets the response, and starts it again.

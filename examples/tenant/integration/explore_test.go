@@ -46,7 +46,7 @@ func TestExplore(t *testing.T) {
 		// deleted namespace. But each controller watches all namespaces, so 128 runs at once
 		// are slower than 64.
 		Parallel:        64,
-		Sample:          16,
+		Sample:          8,
 		ConvergeTimeout: 90 * time.Second,
 	}
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
@@ -68,7 +68,7 @@ func TestUpgrade(t *testing.T) {
 	s.Name = "tenant-upgrade"
 	s.From = &controllertest.Former{Start: s.Start, Steps: 2}
 	controllertest.Explore(t, s, controllertest.Options{
-		Config: testserver.Own(t).Config(), KeepNamespaces: true, Parallel: 16, Sample: 8, ConvergeTimeout: 90 * time.Second,
+		Config: testserver.Own(t).Config(), KeepNamespaces: true, Parallel: 16, Sample: 4, ConvergeTimeout: 90 * time.Second,
 	})
 }
 

@@ -28,6 +28,7 @@ import (
 	website "github.com/controllerkit/controllerkit/examples/website/controller"
 	"github.com/controllerkit/controllerkit/examples/website/dns"
 	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/internal/gamedays/asleep"
 	"github.com/controllerkit/controllerkit/internal/gamedays/managers"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/managerkit"
@@ -112,6 +113,9 @@ func newReconciler(mgr ctrl.Manager, dnsURL string) (*reconciler, error) {
 
 // Reconcile implements reconcile.Reconciler.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if asleep.Now() {
+		return ctrl.Result{}, nil
+	}
 	w := &v1.Website{}
 	if err := r.Get(ctx, req.NamespacedName, w); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)

@@ -103,7 +103,7 @@ func addBundles(op *operator.Operator, namespace string) error {
 		return scope.Selection{Namespaces: strings.Fields(c.Data["namespaces"]), LabelSelector: bundleLabel}, nil
 	})
 	c := operator.Kind(op, corev1.SchemeGroupVersion.WithResource("secrets"), operator.Reconciler[*corev1.Secret]{
-		Reconcile: b.reconcile, Finalizer: bundleFinalizer, Cleanup: b.cleanup, ReadOnly: true,
+		Reconcile: sleepy(b.reconcile), Finalizer: bundleFinalizer, Cleanup: sleepyCleanup(b.cleanup), ReadOnly: true,
 	})
 	c.Loop.Queue, b.event = b.queue, c.Event
 	// What manifests usually have. The rights for other kinds are given with their definitions.

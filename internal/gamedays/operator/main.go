@@ -29,7 +29,9 @@ import (
 	"github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/examples/website/controller"
 	"github.com/controllerkit/controllerkit/examples/website/dns"
+	"github.com/controllerkit/controllerkit/internal/gamedays/asleep"
 	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/serve"
 	"github.com/controllerkit/controllerkit/shutdown"
 	"github.com/controllerkit/controllerkit/tracing"
@@ -132,7 +134,7 @@ func newOperator(config *rest.Config, o options) (*operator.Operator, error) {
 
 	r := &controller.Reconciler{DNS: records}
 	c := operator.Kind(op, v1.GroupVersion.WithResource("websites"), operator.Reconciler[*v1.Website]{
-		Reconcile: r.Reconcile, Finalizer: controller.Finalizer, Cleanup: r.Cleanup, Manager: "web.example.com/website-operator",
+		Reconcile: sleepy(r.Reconcile), Finalizer: controller.Finalizer, Cleanup: sleepyCleanup(r.Cleanup), Manager: "web.example.com/website-operator",
 	})
 	operator.Children(c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
 	operator.Children(c, corev1.SchemeGroupVersion.WithResource("services"), applycorev1.ExtractService)
@@ -160,6 +162,25 @@ func newOperator(config *rest.Config, o options) (*operator.Operator, error) {
 	trace := &tracing.Controller[types.NamespacedName]{Name: "websites", Provider: provider, Ratio: 1}
 	c.Loop.Hook = trace.Hook
 	return op, addBundles(op, o.LeaseNamespace)
+}
+
+// sleepy returns a reconciler that does nothing while the operator is asleep.
+func sleepy[T any](f func(context.Context, T) (reconcile.Result, error)) func(context.Context, T) (reconcile.Result, error) {
+	return func(ctx context.Context, obj T) (reconcile.Result, error) {
+		if asleep.Now() {
+			return reconcile.Result{}, nil
+		}
+		return f(ctx, obj)
+	}
+}
+
+func sleepyCleanup[T any](f func(context.Context, T) error) func(context.Context, T) error {
+	return func(ctx context.Context, obj T) error {
+		if asleep.Now() {
+			return nil
+		}
+		return f(ctx, obj)
+	}
 }
 
 // secure serves the operator's endpoints over TLS.

@@ -26,6 +26,7 @@ import (
 	v1 "github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/examples/website/controller"
 	"github.com/controllerkit/controllerkit/examples/website/dns"
+	"github.com/controllerkit/controllerkit/internal/gamedays/asleep"
 	"github.com/controllerkit/controllerkit/internal/gamedays/managers"
 )
 
@@ -80,6 +81,9 @@ type reconciler struct {
 
 // Reconcile implements reconcile.Reconciler.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if asleep.Now() {
+		return ctrl.Result{}, nil
+	}
 	w := &v1.Website{}
 	if err := r.Get(ctx, req.NamespacedName, w); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
