@@ -130,6 +130,9 @@ func (o *Object) GetCreationTimestamp() (v metav1.Time) {
 
 // GetDeletionTimestamp implements metav1.Object.
 func (o *Object) GetDeletionTimestamp() (v *metav1.Time) {
+	if o.present&hasDeletion == 0 {
+		return nil
+	}
 	if o.format == JSON {
 		if m := o.of(deletionNumber, "deletionTimestamp", func(m *metav1.ObjectMeta) any { return &m.DeletionTimestamp }); m != nil {
 			v = m.DeletionTimestamp
@@ -153,6 +156,9 @@ func (o *Object) GetDeletionGracePeriodSeconds() (v *int64) {
 
 // GetLabels implements metav1.Object.
 func (o *Object) GetLabels() (v map[string]string) {
+	if o.present&hasLabels == 0 {
+		return nil
+	}
 	if o.format == JSON {
 		if m := o.of(labelsNumber, "labels", func(m *metav1.ObjectMeta) any { return &m.Labels }); m != nil {
 			v = m.Labels
@@ -164,6 +170,9 @@ func (o *Object) GetLabels() (v map[string]string) {
 
 // GetAnnotations implements metav1.Object.
 func (o *Object) GetAnnotations() (v map[string]string) {
+	if o.present&hasAnnotations == 0 {
+		return nil
+	}
 	if o.format == JSON {
 		if m := o.of(annotationsNumber, "annotations", func(m *metav1.ObjectMeta) any { return &m.Annotations }); m != nil {
 			v = m.Annotations
@@ -175,6 +184,9 @@ func (o *Object) GetAnnotations() (v map[string]string) {
 
 // GetFinalizers implements metav1.Object.
 func (o *Object) GetFinalizers() (v []string) {
+	if o.present&hasFinalizers == 0 {
+		return nil
+	}
 	if o.format == JSON {
 		if m := o.of(finalizersNumber, "finalizers", func(m *metav1.ObjectMeta) any { return &m.Finalizers }); m != nil {
 			v = m.Finalizers
@@ -190,6 +202,9 @@ func (o *Object) GetFinalizers() (v []string) {
 
 // GetOwnerReferences implements metav1.Object.
 func (o *Object) GetOwnerReferences() (v []metav1.OwnerReference) {
+	if o.present&hasOwners == 0 {
+		return nil
+	}
 	if o.format == JSON {
 		if m := o.of(ownersNumber, "ownerReferences", func(m *metav1.ObjectMeta) any { return &m.OwnerReferences }); m != nil {
 			v = m.OwnerReferences

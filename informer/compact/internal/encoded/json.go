@@ -242,10 +242,22 @@ func elements(array []byte, f func(value []byte) error) error {
 	}
 }
 
-// locateJSON finds the strings of the header. Of a member that occurs twice, the last one counts,
+// locateJSON finds the strings of the header, and which parts there are. Of a member that occurs twice, the last one counts,
 // as for apimachinery's decoder; null does not.
 func (o *Object) locateJSON() error {
 	return o.eachMember(func(member, value []byte) error {
+		switch string(member) {
+		case "deletionTimestamp":
+			o.present |= hasDeletion
+		case "labels":
+			o.present |= hasLabels
+		case "annotations":
+			o.present |= hasAnnotations
+		case "ownerReferences":
+			o.present |= hasOwners
+		case "finalizers":
+			o.present |= hasFinalizers
+		}
 		i, ok := header(string(member))
 		switch {
 		case !ok || string(value) == "null":

@@ -45,6 +45,16 @@ func header(member string) (index int, ok bool) {
 	return 0, false
 }
 
+// The parts of the metadata that most objects lack, or that are read often. A getter of an absent part
+// need not walk through the encoding.
+const (
+	hasDeletion uint8 = 1 << iota
+	hasLabels
+	hasAnnotations
+	hasOwners
+	hasFinalizers
+)
+
 // Object is an object as the API server encoded it, without the dropped fields. It is immutable,
 // so its deep copy is itself. It is safe for concurrent use.
 //
@@ -57,6 +67,7 @@ type Object struct {
 	begins  [headers]uint32
 	lengths [headers]uint8
 	format  Format
+	present uint8 // the parts of the metadata that it may have
 
 	memo atomic.Pointer[Memo]
 }

@@ -182,12 +182,22 @@ func keyOf(entry []byte) (key string, err error) {
 	return key, err
 }
 
-// locateProtobuf finds the strings of the header. Of a field that occurs twice, the last one
+// locateProtobuf finds the strings of the header, and which parts there are. Of a field that occurs twice, the last one
 // counts, as in protobuf.
 func (o *Object) locateProtobuf() error {
 	return o.eachMetadata(func(metadata []byte) error {
 		return Fields(metadata, func(number int32, value []byte) error {
 			switch number {
+			case deletionNumber:
+				o.present |= hasDeletion
+			case labelsNumber:
+				o.present |= hasLabels
+			case annotationsNumber:
+				o.present |= hasAnnotations
+			case ownersNumber:
+				o.present |= hasOwners
+			case finalizersNumber:
+				o.present |= hasFinalizers
 			case nameNumber:
 				return o.set(name, value)
 			case namespaceNumber:
