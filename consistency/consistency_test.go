@@ -346,6 +346,9 @@ func (m memory) count() int {
 
 // Owners that are never asked for again do not fill the memory.
 func TestMemoryIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures for 3s")
+	}
 	store := at("1")
 	s := consistency.New(consistency.Config{Stores: stores{pods: store}})
 	var held memory

@@ -32,6 +32,9 @@ func TestNilPointers(t *testing.T) {
 //
 // Proves C2, C5.
 func TestReadyIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures for 8s")
+	}
 	wrote := func(rv string) func(*testing.T, *consistency.Store) {
 		return func(_ *testing.T, s *consistency.Store) { s.WroteAt(owner, "u", pods, rv) }
 	}

@@ -103,6 +103,9 @@ func (l fakeLoop) SnapshotOf(...key) controllerkit.LoopState { return l.Snapshot
 //
 // It proves DB3.
 func TestMillionKeys(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures for 2s")
+	}
 	measure := func(n int) (bytes int, allocs float64) {
 		a := assemble(nil)
 		defer a.queue.ShutDown()

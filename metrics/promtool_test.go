@@ -34,6 +34,9 @@ func promtool(t *testing.T, stdin string, args ...string) {
 // TestRules: promtool finds no mistake in the rules, and each alert fires for its own case
 // and stays quiet in the other one.
 func TestRules(t *testing.T) {
+	if testing.Short() {
+		t.Skip("Prometheus takes 10s for these")
+	}
 	t.Parallel()
 	promtool(t, "", "check", "rules", "alerts.yaml")
 	dir := t.TempDir()

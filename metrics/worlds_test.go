@@ -592,6 +592,9 @@ func worlds() []world {
 // TestWorlds: in each situation the right alerts fire, and no others. The worlds without alerts
 // are jobs of one test, which takes less time.
 func TestWorlds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("Prometheus takes 20s for these")
+	}
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "rules.yaml")

@@ -76,6 +76,9 @@ func TestMemoryAfterABurst(t *testing.T) {
 //
 // It proves Q9.
 func TestMemoryOfAKey(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures for 2s")
+	}
 	withoutRaceDetector(t)
 	const header = 16 // of a string
 	const n = 200_000

@@ -267,6 +267,9 @@ func (o *orders) explore(operations int) uint64 {
 
 // TestOrders proves Q1, Q2 and Q7.
 func TestOrders(t *testing.T) {
+	if testing.Short() {
+		t.Skip("explores for 4s")
+	}
 	withoutRaceDetector(t) // one goroutine at a time
 	synctest.Test(t, func(t *testing.T) {
 		o := &orders{t: t, counts: map[string]uint64{}}

@@ -196,6 +196,9 @@ var shapes = []hostile{
 //
 // Proves CK3.
 func TestHostile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures for 12s")
+	}
 	if raceEnabled {
 		t.Skip("the race detector changes the cost of a decision: make test runs this test without it")
 	}
