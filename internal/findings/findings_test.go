@@ -355,6 +355,8 @@ func TestExplore(t *testing.T) {
 		certManagerUpgrade(), back(certManagerUpgrade()),
 		jobSetUpgrade(), back(jobSetUpgrade()), nextJobSetUpgrade(), back(nextJobSetUpgrade()),
 		roles(), resourceClaims(), tokens(), endpoints(),
+		mirroring(), ttlAfterFinished(), accounts(), claimProtection(), ephemeralVolumes(), volumes(), disruptions(),
+		autoscaler(), serviceCIDRs(), taintEviction(), nodeLifecycle(), deviceTaints(), certificateRequests(),
 	} {
 		t.Run(s.Name, func(t *testing.T) {
 			o := options()
