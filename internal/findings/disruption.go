@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/scale"
+	scaleclient "k8s.io/client-go/scale"
 	"k8s.io/kubernetes/pkg/controller/disruption"
 
 	"github.com/controllerkit/controllerkit/controllertest"
@@ -117,9 +117,9 @@ func createDeployment(ctx context.Context, kube kubernetes.Interface, namespace 
 }
 
 // scalesOf returns a mapper that knows Deployments, and a client of the subresource scale.
-func scalesOf(p process) (meta.RESTMapper, scale.ScalesGetter, error) {
+func scalesOf(p process) (meta.RESTMapper, scaleclient.ScalesGetter, error) {
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{appsv1.SchemeGroupVersion})
 	mapper.Add(appsv1.SchemeGroupVersion.WithKind("Deployment"), meta.RESTScopeNamespace)
-	scales, err := scale.NewForConfig(rest.CopyConfig(p.cfg), mapper, dynamic.LegacyAPIPathResolverFunc, scale.NewDiscoveryScaleKindResolver(p.kube.Discovery()))
+	scales, err := scaleclient.NewForConfig(rest.CopyConfig(p.cfg), mapper, dynamic.LegacyAPIPathResolverFunc, scaleclient.NewDiscoveryScaleKindResolver(p.kube.Discovery()))
 	return mapper, scales, err
 }
