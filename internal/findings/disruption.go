@@ -39,6 +39,7 @@ func disruptions() controllertest.Scenario {
 			return []func(context.Context){func(ctx context.Context) { c.Run(ctx, 5) }}, nil
 		}),
 		World: world.Cluster{}.Run,
+		Mask:  withoutAddresses,
 		Script: []controllertest.Step{
 			step("create Pods", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				if err := createDeployment(ctx, kube, namespace, 3); err != nil {
@@ -78,6 +79,9 @@ func disruptions() controllertest.Scenario {
 			}
 			if healthy == 0 {
 				return nil // then the controller does not know the Deployment
+			}
+			if c := meta.FindStatusCondition(budget.Status.Conditions, policyv1.DisruptionAllowedCondition); c != nil && c.Reason == policyv1.SyncFailedReason {
+				return fmt.Errorf("the last sync of the budget failed, and it allows %d disruptions", budget.Status.DisruptionsAllowed)
 			}
 			want := max(0, healthy+budget.Spec.MaxUnavailable.IntVal-3)
 			if have := budget.Status; have.ObservedGeneration != budget.Generation || have.ExpectedPods != 3 || have.CurrentHealthy != healthy || have.DisruptionsAllowed != want {

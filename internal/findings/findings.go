@@ -133,6 +133,12 @@ func repeat(ctx context.Context, do func() error, passes func(error) bool) error
 	return err
 }
 
+// withoutAddresses is a Scenario.Mask. Pods that are created together get their addresses in any order.
+func withoutAddresses(obj *unstructured.Unstructured) {
+	unstructured.RemoveNestedField(obj.Object, "status", "podIP")
+	unstructured.RemoveNestedField(obj.Object, "status", "podIPs")
+}
+
 // podOn returns a Pod that is bound to a Node, for scenarios without a scheduler.
 func podOn(node, name string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}}, Spec: template(name, corev1.RestartPolicyAlways).Spec}

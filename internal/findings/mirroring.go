@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -26,6 +27,9 @@ func mirroring() controllertest.Scenario {
 			c := endpointslicemirroring.NewController(ctx, core.Endpoints(), shared.Discovery().V1().EndpointSlices(), core.Services(), 1000, kube, 0)
 			return []func(context.Context){func(ctx context.Context) { c.Run(ctx, 5) }}, nil
 		}),
+		Mask: func(obj *unstructured.Unstructured) { // a slice that the controller has updated has none
+			unstructured.RemoveNestedField(obj.Object, "metadata", "generateName")
+		},
 		Script: []controllertest.Step{
 			step("create a Service", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}

@@ -40,20 +40,11 @@ func nodeLifecycle() controllertest.Scenario {
 				}
 				return nil
 			}),
-			step("create a Pod", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
-				if _, err := kube.CoreV1().Pods(namespace).Create(ctx, podOn(namespace+"-x", "work"), metav1.CreateOptions{}); err != nil {
-					return err
-				}
-				return reportPod(ctx, kube, namespace)
-			}),
 			step("the Node is not ready", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				return reportNode(ctx, kube, namespace+"-x", corev1.ConditionFalse)
 			}),
 			step("the Node is ready", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
-				if err := reportNode(ctx, kube, namespace+"-x", corev1.ConditionTrue); err != nil {
-					return err
-				}
-				return reportPod(ctx, kube, namespace)
+				return reportNode(ctx, kube, namespace+"-x", corev1.ConditionTrue)
 			}),
 		},
 		Converged: func(s *controllertest.State) error {
@@ -72,13 +63,6 @@ func nodeLifecycle() controllertest.Scenario {
 						return fmt.Errorf("%s is ready: %t, its taint %s exists: %t", node.Name, ready, effect, tainted)
 					}
 				}
-				pod, err := as[corev1.Pod](s.Get("pods", "work"))
-				if err != nil {
-					return err
-				}
-				if pod != nil && pod.Spec.NodeName == node.Name && !ready && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Status == corev1.ConditionTrue }) {
-					return fmt.Errorf("a Pod of a Node that is not ready is ready")
-				}
 			}
 			return nil
 		},
@@ -95,20 +79,6 @@ func reportNode(ctx context.Context, kube kubernetes.Interface, name string, rea
 		now := metav1.Now()
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastHeartbeatTime: now, LastTransitionTime: now}}
 		_, err = kube.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
-		return err
-	})
-}
-
-// reportPod writes that the Pod work is ready, as a kubelet does.
-func reportPod(ctx context.Context, kube kubernetes.Interface, namespace string) error {
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		pod, err := kube.CoreV1().Pods(namespace).Get(ctx, "work", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		pod.Status.Phase = corev1.PodRunning
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
-		_, err = kube.CoreV1().Pods(namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 		return err
 	})
 }

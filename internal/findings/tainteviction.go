@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -20,7 +21,8 @@ import (
 
 // taintEviction taints a Node of two. A Pod there is to go at once, one never, and one after ten
 // seconds, but a user moves it to the other Node before. The Pod late is evicted after that time
-// has passed, so the last state shows whether the moved Pod stays.
+// has passed, so the last states show whether the moved Pod stays. The user moves the first one
+// too.
 func taintEviction() controllertest.Scenario {
 	create := func(ctx context.Context, kube kubernetes.Interface, namespace, node, name string, tolerations ...corev1.Toleration) error {
 		pod := podOn(namespace+"-"+node, name)
@@ -42,6 +44,9 @@ func taintEviction() controllertest.Scenario {
 			return []func(context.Context){c.Run}, err
 		}),
 		World: world.Cluster{Nodes: []string{"x", "y"}}.Run,
+		Mask:  withoutAddresses,
+
+		UserObjects: []string{"pods/never", "pods/late"}, // the Pods that move must exist at the end
 		Script: []controllertest.Step{
 			step("create Pods", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				return errors.Join(
@@ -54,14 +59,20 @@ func taintEviction() controllertest.Scenario {
 				_, err := kube.CoreV1().Nodes().Patch(ctx, namespace+"-x", types.StrategicMergePatchType, []byte(`{"spec":{"taints":[{"key":"broken","effect":"NoExecute"}]}}`), metav1.PatchOptions{})
 				return err
 			}),
-			step("move a Pod", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
-				if err := kube.CoreV1().Pods(namespace).Delete(ctx, "moved", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
-					return err
-				}
-				if err := create(ctx, kube, namespace, "y", "moved"); err != nil {
-					return err
+			step("move two Pods", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
+				for _, name := range []string{"moved", "now"} { // the latter is gone, unless the step begins early
+					err := kube.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+					if err != nil && (name == "moved" || !apierrors.IsNotFound(err)) {
+						return err
+					}
+					if err := create(ctx, kube, namespace, "y", name); err != nil {
+						return err
+					}
 				}
 				return create(ctx, kube, namespace, "x", "late", tolerates(new(int64(11))))
+			}),
+			step("create another Pod", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
+				return create(ctx, kube, namespace, "y", "last")
 			}),
 		},
 		Converged: func(s *controllertest.State) error {
@@ -73,8 +84,13 @@ func taintEviction() controllertest.Scenario {
 				return nil
 			}
 			for _, name := range []string{"now", "late"} {
-				if pod := s.Get("pods", name); pod != nil {
+				if pod, err := as[corev1.Pod](s.Get("pods", name)); err != nil || pod != nil && pod.Spec.NodeName == node.Name {
 					return fmt.Errorf("the Pod %s is left on the Node", name)
+				}
+			}
+			for _, name := range []string{"moved", "now"} {
+				if s.Get("pods", "last") != nil && s.Get("pods", name) == nil {
+					return fmt.Errorf("the Pod %s was moved to another Node, and is gone", name)
 				}
 			}
 			return nil
