@@ -38,6 +38,10 @@ func accounts() controllertest.Scenario {
 			}}, err
 		}),
 		Script: []controllertest.Step{
+			step("create a ConfigMap", func(ctx context.Context, kube kubernetes.Interface, namespace string) error { // after it the accounts exist
+				_, err := kube.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "first"}}, metav1.CreateOptions{})
+				return err
+			}),
 			step("delete an account", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				return kube.CoreV1().ServiceAccounts(namespace).Delete(ctx, names[0], metav1.DeleteOptions{})
 			}),

@@ -186,6 +186,13 @@ func all() []known {
 		oracle:   controllertest.Liveness,
 		text:     "the last sync of the budget failed",
 	}, {
+		title:    "A ready Node keeps the taint of one that is not ready",
+		scenario: nodeLifecycle(),
+		plan:     "outage(nodes 503 x8)@patch nodes $ns-y spec.taints#1",
+		oracle:   controllertest.Liveness,
+		text:     "is ready: true, its taint NoSchedule exists: true",
+		also:     []string{"its taint NoSchedule exists: "},
+	}, {
 		title:    "A ServiceCIDR with a used address is deleted beside another one",
 		scenario: serviceCIDRs(),
 		plan:     "two-steps@apply servicecidrs.networking.k8s.io/status $ns-two status.conditions#1",

@@ -7,6 +7,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -54,7 +55,11 @@ func ttlAfterFinished() controllertest.Scenario {
 				return err
 			}),
 			step("create a Job again", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
-				return createJob(ctx, kube, namespace, "soon", 1)
+				err := createJob(ctx, kube, namespace, "soon", 1)
+				if apierrors.IsAlreadyExists(err) { // a user of the plan has created it
+					return nil
+				}
+				return err
 			}),
 		},
 		Converged: func(s *controllertest.State) error {
