@@ -204,7 +204,8 @@ func all() []known {
 		plan:     "step-before@delete pods now#1",
 		oracle:   controllertest.Liveness,
 		text:     "was moved to another Node, and is gone",
-		also:     []string{"pods/now was ", "pods/moved was ", "- pods/now", "- pods/moved"},
+		in:       []string{"step-before@", "two-steps@"},
+		also:     []string{"pods/now was ", "- pods/now"},
 	}, {
 		title:    "A Pod stays on a tainted Node after five failed deletions",
 		scenario: taintEviction(),
