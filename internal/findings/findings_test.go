@@ -203,9 +203,8 @@ func all() []known {
 		scenario: taintEviction(),
 		plan:     "step-before@delete pods now#1",
 		oracle:   controllertest.Liveness,
-		text:     "was moved to another Node, and is gone",
-		in:       []string{"step-before@", "two-steps@"},
-		also:     []string{"pods/now was ", "- pods/now"},
+		text:     "the Pod now was moved to another Node, and is gone",
+		also:     []string{"the Pod moved was moved to another Node, and is gone", "pods/now was ", "- pods/now", "pods/moved was ", "- pods/moved"},
 	}, {
 		title:    "A Pod stays on a tainted Node after five failed deletions",
 		scenario: taintEviction(),

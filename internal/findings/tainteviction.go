@@ -88,7 +88,7 @@ func taintEviction() controllertest.Scenario {
 					return fmt.Errorf("the Pod %s is left on the Node", name)
 				}
 			}
-			for _, name := range []string{"moved", "now"} {
+			for _, name := range []string{"now", "moved"} {
 				if s.Get("pods", "last") != nil && s.Get("pods", name) == nil {
 					return fmt.Errorf("the Pod %s was moved to another Node, and is gone", name)
 				}
