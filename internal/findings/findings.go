@@ -26,6 +26,21 @@ import (
 // start returns a Scenario.Start. create makes controllers as kube-controller-manager
 // does, and returns a function for each one that blocks until its context is done.
 func start(create func(ctx context.Context, kube kubernetes.Interface, shared informers.SharedInformerFactory) ([]func(context.Context), error)) func(context.Context, *rest.Config, *controllertest.Env) error {
+	return startWith(func(ctx context.Context, p process) ([]func(context.Context), error) {
+		return create(ctx, p.kube, p.shared)
+	})
+}
+
+// A process is what startWith gives to the controllers of a kube-controller-manager.
+type process struct {
+	namespace string // of the run
+	cfg       *rest.Config
+	kube      kubernetes.Interface
+	shared    informers.SharedInformerFactory // of the namespace, and of cluster-scoped objects
+}
+
+// startWith is start for controllers that need more than a client and informers.
+func startWith(create func(ctx context.Context, p process) ([]func(context.Context), error)) func(context.Context, *rest.Config, *controllertest.Env) error {
 	return func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
 		cfg = rest.CopyConfig(cfg)
 		cfg.QPS = -1
@@ -34,7 +49,7 @@ func start(create func(ctx context.Context, kube kubernetes.Interface, shared in
 			return err
 		}
 		shared := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(env.Namespace))
-		runs, err := create(ctx, kube, shared)
+		runs, err := create(ctx, process{namespace: env.Namespace, cfg: cfg, kube: kube, shared: shared})
 		if err != nil {
 			return err
 		}
@@ -92,20 +107,43 @@ func createNodes(names ...string) func(context.Context, *rest.Config) error {
 func createPods(ctx context.Context, kube kubernetes.Interface, namespace string, names ...string) error {
 	for n, name := range names {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: template(name, corev1.RestartPolicyAlways).Spec}
-		_, err := kube.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
-		for deadline := time.Now().Add(5 * time.Second); n == 0 && apierrors.IsForbidden(err) && time.Now().Before(deadline); {
-			select { // no event shows the quotas that the API server knows
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(20 * time.Millisecond):
-			}
-			_, err = kube.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
-		}
+		err := repeat(ctx, func() error {
+			_, err := kube.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+			return err
+		}, func(err error) bool { return n == 0 && apierrors.IsForbidden(err) })
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// repeat calls do for some time while it returns an error that passes, and of which no event
+// shows the end, such as what the API server itself has in a cache.
+func repeat(ctx context.Context, do func() error, passes func(error) bool) error {
+	err := do()
+	for deadline := time.Now().Add(5 * time.Second); passes(err) && time.Now().Before(deadline); {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+		err = do()
+	}
+	return err
+}
+
+// withoutAddresses is a Scenario.Mask. Pods that are created together get their addresses in any order.
+func withoutAddresses(obj *unstructured.Unstructured) {
+	unstructured.RemoveNestedField(obj.Object, "status", "podIP")
+	unstructured.RemoveNestedField(obj.Object, "status", "podIPs")
+}
+
+// podOn returns a Pod that is bound to a Node, for scenarios without a scheduler.
+func podOn(node, name string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}}, Spec: template(name, corev1.RestartPolicyAlways).Spec}
+	pod.Spec.NodeName = node
+	return pod
 }
 
 // template returns the template of Pods with a restart policy and volumes by claim.

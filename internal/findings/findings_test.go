@@ -179,6 +179,38 @@ func all() []known {
 		plan:     "time-travel(endpoints<create endpoints web#1)@delete endpoints web#1",
 		oracle:   controllertest.Liveness,
 		text:     "the Endpoints of a deleted Service are left",
+	}, {
+		title:    "A PodDisruptionBudget allows no disruption after two failed reads",
+		scenario: disruptions(),
+		plan:     "outage(get deployments.apps/scale 500 x20)@get deployments.apps/scale web#1",
+		oracle:   controllertest.Liveness,
+		text:     "the last sync of the budget failed",
+	}, {
+		title:    "A ready Node keeps the taint of one that is not ready",
+		scenario: nodeLifecycle(),
+		plan:     "outage(nodes 503 x8)@patch nodes $ns-y spec.taints#1",
+		oracle:   controllertest.Liveness,
+		text:     "is ready: true, its taint NoSchedule exists: true",
+		also:     []string{"its taint NoSchedule exists: "},
+	}, {
+		title:    "A ServiceCIDR with a used address is deleted beside another one",
+		scenario: serviceCIDRs(),
+		plan:     "two-steps@apply servicecidrs.networking.k8s.io/status $ns-two status.conditions#1",
+		oracle:   controllertest.Invariance,
+		text:     "no ServiceCIDR has the address of the Service",
+	}, {
+		title:    "A tainted Node evicts a Pod that has moved to another Node",
+		scenario: taintEviction(),
+		plan:     "step-before@delete pods now#1",
+		oracle:   controllertest.Liveness,
+		text:     "the Pod now was moved to another Node, and is gone",
+		also:     []string{"the Pod moved was moved to another Node, and is gone", "pods/now was ", "- pods/now", "pods/moved was ", "- pods/moved"},
+	}, {
+		title:    "A Pod stays on a tainted Node after five failed deletions",
+		scenario: taintEviction(),
+		plan:     "outage(delete pods 500 x20)@delete pods now#1",
+		oracle:   controllertest.Liveness,
+		text:     "is left on the Node",
 	}}
 }
 
@@ -224,6 +256,11 @@ func allowed(scenario string, f controllertest.Finding, plan string) string {
 	case endpoints().Name:
 		if strings.HasPrefix(plan, "time-travel(services<") && f.Oracle == controllertest.Events && f.Object == "endpoints/web" {
 			return "Endpoints follow an old list of Services"
+		}
+	case mirroring().Name:
+		repeats := strings.HasPrefix(plan, string(controllertest.CommitThen503)+"@create endpointslices")
+		if (travels || repeats) && f.Oracle == controllertest.Events && strings.HasPrefix(f.Object, "endpointslices.") {
+			return "a slice too many is deleted again"
 		}
 	case garbage().Name:
 		if travels && f.Oracle == controllertest.Invariance && f.Field == "a dependent that blocks goes first" {
@@ -355,6 +392,8 @@ func TestExplore(t *testing.T) {
 		certManagerUpgrade(), back(certManagerUpgrade()),
 		jobSetUpgrade(), back(jobSetUpgrade()), nextJobSetUpgrade(), back(nextJobSetUpgrade()),
 		roles(), resourceClaims(), tokens(), endpoints(),
+		mirroring(), ttlAfterFinished(), accounts(), claimProtection(), ephemeralVolumes(), volumes(), disruptions(),
+		autoscaler(), serviceCIDRs(), taintEviction(), nodeLifecycle(), deviceTaints(), certificateRequests(),
 	} {
 		t.Run(s.Name, func(t *testing.T) {
 			o := options()
