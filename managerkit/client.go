@@ -269,12 +269,14 @@ func updateOptions(opts *metav1.UpdateOptions) *client.UpdateOptions {
 	return &client.UpdateOptions{DryRun: opts.DryRun, FieldManager: opts.FieldManager, FieldValidation: opts.FieldValidation, Raw: opts}
 }
 
-// check rejects a nil object, and one of another kind, which T as an interface allows.
+// check rejects a nil Client, a nil object, and one of another kind, which T as an interface allows.
 func (c *Client[T]) check(verb string, obj T) error {
-	if kube.IsNil(obj) {
+	switch typ := reflect.TypeOf(obj); {
+	case c == nil:
+		return fmt.Errorf("managerkit: %s: the Client is nil: make one with NewClient", verb)
+	case kube.IsNil(obj):
 		return fmt.Errorf("managerkit: %s: the object is nil: pass a *%s", verb, c.kind.typ)
-	}
-	if typ := reflect.TypeOf(obj); typ != reflect.PointerTo(c.kind.typ) {
+	case typ != reflect.PointerTo(c.kind.typ):
 		return fmt.Errorf("managerkit: %s: the object is a %s, and %s is *%s: use the client of its kind", verb, typ, c.kind, c.kind.typ)
 	}
 	return nil

@@ -27,9 +27,6 @@ import (
 // manager's client begins to cache a kind with its first read.
 func UpdateStatus[T client.Object](ctx context.Context, c *Client[T], obj T) (T, error) {
 	var none T
-	if c == nil {
-		return none, errors.New("managerkit: UpdateStatus: the Client is nil: make one with NewClient")
-	}
 	if err := c.check("UpdateStatus", obj); err != nil {
 		return none, err
 	}
@@ -37,9 +34,7 @@ func UpdateStatus[T client.Object](ctx context.Context, c *Client[T], obj T) (T,
 	if err != nil {
 		return none, fmt.Errorf("managerkit: UpdateStatus: %w", err)
 	}
-	return status.Update(ctx, c.Namespace(obj.GetNamespace()), before, func(target T) error {
-		return setStatus(target, obj.DeepCopyObject())
-	})
+	return status.Update(ctx, c.Namespace(obj.GetNamespace()), before, func(target T) error { return setStatus(target, obj.DeepCopyObject()) })
 }
 
 // before returns the object as it was when obj was read.

@@ -171,8 +171,6 @@ func TestPatchOfOlderType(t *testing.T) {
 }
 
 // T can be an interface. An object whose DeepCopyObject returns another type is rejected.
-//
-// Proves S1.
 func TestAnyKind(t *testing.T) {
 	var obj controllerkit.Object = budget()
 	r := &recorder[controllerkit.Object]{}

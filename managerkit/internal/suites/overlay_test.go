@@ -21,6 +21,7 @@ type program struct {
 	packages       []string
 	files          map[string][]byte // the changed and added files; nil leaves a file out
 	race           bool
+	racy           string // a pattern of specs that do not run
 }
 
 // An edit replaces a text in the files of a module that match a pattern of path.Match.

@@ -68,7 +68,11 @@ func compare(t *testing.T, name string, want, got outcome, at string) {
 func (p program) run(t *testing.T, out, name, specs string, env ...string) map[string]outcome {
 	t.Helper()
 	binary, report := filepath.Join(out, path.Base(name)+".test"), filepath.Join(t.TempDir(), "report.json")
-	cmd := exec.CommandContext(t.Context(), binary, "-test.v=test2json", "-test.timeout=30m", "-ginkgo.no-color", fmt.Sprintf("-ginkgo.flake-attempts=%d", attempts), "-ginkgo.json-report="+report)
+	args := []string{"-test.v=test2json", "-test.timeout=30m", "-ginkgo.no-color", fmt.Sprintf("-ginkgo.flake-attempts=%d", attempts), "-ginkgo.json-report=" + report}
+	if p.racy != "" {
+		args = append(args, "-ginkgo.skip="+p.racy)
+	}
+	cmd := exec.CommandContext(t.Context(), binary, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // the suite then stops its API server
 	cmd.Dir = filepath.Join(p.source, filepath.FromSlash(name))
 	cmd.Env = append(os.Environ(), append(env, "TMPDIR="+t.TempDir(), "USE_EXISTING_CLUSTER=false", "KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=1m",
