@@ -168,7 +168,7 @@ kubectl: bin/controlplane ## go the way of docs/crd-versions.md with its command
 	cd internal/bench && go run ./cmd/bench -row applyset/beside
 
 .PHONY: suites
-suites: bin/controlplane ## run controller-runtime's own tests of its queue and its controller with the queue of managerkit.NewQueue, and compare the differences with docs/in-your-manager.md
+suites: bin/controlplane ## run controller-runtime's own tests with the queue of managerkit.NewQueue, and the suites of two operators before and after the steps of docs/in-your-manager.md, and compare the differences with that page
 	cd managerkit/internal/suites && go vet ./... && go mod tidy -diff && go test -v -count=1 -timeout 0 $(TEST_FLAGS) ./...
 
 .PHONY: otlp

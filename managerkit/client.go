@@ -269,15 +269,25 @@ func updateOptions(opts *metav1.UpdateOptions) *client.UpdateOptions {
 	return &client.UpdateOptions{DryRun: opts.DryRun, FieldManager: opts.FieldManager, FieldValidation: opts.FieldValidation, Raw: opts}
 }
 
+// check rejects a nil Client, a nil object, and one of another kind, which T as an interface allows.
+func (c *Client[T]) check(verb string, obj T) error {
+	switch typ := reflect.TypeOf(obj); {
+	case c == nil:
+		return fmt.Errorf("managerkit: %s: the Client is nil: make one with NewClient", verb)
+	case kube.IsNil(obj):
+		return fmt.Errorf("managerkit: %s: the object is nil: pass a *%s", verb, c.kind.typ)
+	case typ != reflect.PointerTo(c.kind.typ):
+		return fmt.Errorf("managerkit: %s: the object is a %s, and %s is *%s: use the client of its kind", verb, typ, c.kind, c.kind.typ)
+	}
+	return nil
+}
+
 // send calls write with a copy of obj, which becomes the response: controller-runtime
 // clears it before it decodes.
 func (c *Client[T]) send(verb string, obj T, write func(T) error) (T, error) {
 	var none T
-	if kube.IsNil(obj) {
-		return none, fmt.Errorf("managerkit: %s: the object is nil: pass a %T", verb, obj)
-	}
-	if typ := reflect.TypeOf(obj); typ != reflect.PointerTo(c.kind.typ) { // T is an interface
-		return none, fmt.Errorf("managerkit: %s: the object is a %s, and %s is *%s: use the client of its kind", verb, typ, c.kind, c.kind.typ)
+	if err := c.check(verb, obj); err != nil {
+		return none, err
 	}
 	if err := kube.CheckNamespace(obj, c.namespace); err != nil {
 		return none, fmt.Errorf("managerkit: %s: %w", verb, err)

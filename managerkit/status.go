@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/controllerkit/controllerkit/internal/fields"
-	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/status"
 )
 
@@ -26,24 +25,16 @@ import (
 // API server. If that has changed, it returns a Conflict. Changes outside of the status are not written. obj is
 // not modified. In place of it, use status.Update for a kind that the manager does not cache, because the
 // manager's client begins to cache a kind with its first read.
-func UpdateStatus[T interface {
-	client.Object
-	DeepCopy() T
-}](ctx context.Context, c *Client[T], obj T) (T, error) {
+func UpdateStatus[T client.Object](ctx context.Context, c *Client[T], obj T) (T, error) {
 	var none T
-	switch {
-	case c == nil:
-		return none, errors.New("managerkit: UpdateStatus: the Client is nil: make one with NewClient")
-	case kube.IsNil(obj):
-		return none, fmt.Errorf("managerkit: UpdateStatus: the object is nil: pass a %T", obj)
+	if err := c.check("UpdateStatus", obj); err != nil {
+		return none, err
 	}
 	before, err := c.before(ctx, obj)
 	if err != nil {
 		return none, fmt.Errorf("managerkit: UpdateStatus: %w", err)
 	}
-	return status.Update(ctx, c.Namespace(obj.GetNamespace()), before, func(target T) error {
-		return setStatus(target, obj.DeepCopy())
-	})
+	return status.Update(ctx, c.Namespace(obj.GetNamespace()), before, func(target T) error { return setStatus(target, obj.DeepCopyObject()) })
 }
 
 // before returns the object as it was when obj was read.

@@ -88,6 +88,47 @@ func TestUpdateStatus(t *testing.T) {
 	}
 }
 
+// TestUpdateStatusOfAnyKind: a reconciler of several kinds, whose T is an interface, writes the status of
+// each. An object of another kind is rejected before a request.
+func TestUpdateStatusOfAnyKind(t *testing.T) {
+	ctx := t.Context()
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "a"}, Spec: appsv1.DeploymentSpec{Paused: true}}
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "a"}}
+	c, live := managertest.Fake(fake.NewClientBuilder().WithStatusSubresource(deployment, set), deployment, set)
+	deployments, err := managerkit.NewClientForKind[client.Object](c, live, appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sets, err := managerkit.NewClientForKind[client.Object](c, live, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read [2]client.Object
+	for i, objects := range []*managerkit.Client[client.Object]{deployments, sets} {
+		if read[i], err = objects.Namespace("a").Get(ctx, "a", metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read[0].(*appsv1.Deployment).Status.Replicas = 3
+	read[1].(*appsv1.StatefulSet).Status.Replicas = 4
+	stored, err := managerkit.UpdateStatus(ctx, deployments, read[0])
+	if d, ok := stored.(*appsv1.Deployment); err != nil || !ok || d.Status.Replicas != 3 || !d.Spec.Paused {
+		t.Errorf("stored %T %+[1]v, %v", stored, err)
+	}
+	stored, err = managerkit.UpdateStatus(ctx, sets, read[1])
+	if s, ok := stored.(*appsv1.StatefulSet); err != nil || !ok || s.Status.Replicas != 4 {
+		t.Errorf("stored %T %+[1]v, %v", stored, err)
+	}
+	for want, obj := range map[string]client.Object{
+		"the object is a *v1.StatefulSet, and apps/v1, Kind=Deployment is *v1.Deployment": stored,
+		"the object is nil: pass a *v1.Deployment":                                        nil,
+	} {
+		if _, err := managerkit.UpdateStatus(ctx, deployments, obj); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%T: %v, want %q", obj, err, want)
+		}
+	}
+}
+
 // lateCache is a client whose Get returns an old object.
 type lateCache struct {
 	client.WithWatch

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
@@ -258,7 +259,9 @@ type shaped[S any] struct {
 	copy              func(S) S
 }
 
-func (s *shaped[S]) DeepCopy() *shaped[S] {
+func (s *shaped[S]) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+func (s *shaped[S]) DeepCopyObject() runtime.Object {
 	c := *s
 	c.Status = s.copy(s.Status)
 	return &c

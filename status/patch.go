@@ -17,7 +17,7 @@ import (
 // without UpdateStatus, and for types that do not know every field of the status: unknown
 // fields stay, except in a list that changed. The patch has the changed fields, and the
 // uid and resourceVersion of obj, which obj must have.
-func Patch[T Object[T], F func(T) | func(T) error](ctx context.Context, c controllerkit.Patcher[T], obj T, mutate F) (T, error) {
+func Patch[T controllerkit.Object, F func(T) | func(T) error](ctx context.Context, c controllerkit.Patcher[T], obj T, mutate F) (T, error) {
 	var none T
 	if err := identified(c, obj); err != nil {
 		return none, err

@@ -2,11 +2,15 @@ package status_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/status"
 )
 
@@ -90,7 +94,7 @@ type child struct {
 	Memo   int `json:"-"` // nor this
 }
 
-func (c *child) DeepCopy() *child {
+func (c *child) DeepCopyObject() runtime.Object {
 	next := *c
 	next.ObjectMeta = *c.ObjectMeta.DeepCopy()
 	next.memo++
@@ -164,4 +168,28 @@ func TestPatchOfOlderType(t *testing.T) {
 	if got, want := string(r.data), `{"metadata":{"resourceVersion":"1","uid":"u"},"status":{"size":4}}`; got != want {
 		t.Errorf("patch %s, want %s", got, want)
 	}
+}
+
+// T can be an interface. An object whose DeepCopyObject returns another type is rejected.
+func TestAnyKind(t *testing.T) {
+	var obj controllerkit.Object = budget()
+	r := &recorder[controllerkit.Object]{}
+	if _, err := status.Patch(t.Context(), r, obj, func(o controllerkit.Object) { o.(*pdb).Status.CurrentHealthy = 2 }); err != nil || r.data != nil {
+		t.Errorf("an equal status: %s, %v", r.data, err)
+	}
+	_, err := status.Patch(t.Context(), r, obj, func(o controllerkit.Object) { o.(*pdb).Status.CurrentHealthy = 1 })
+	if want := `"status":{"currentHealthy":1}`; err != nil || !strings.Contains(string(r.data), want) {
+		t.Errorf("the patch is %s, %v, want %s", r.data, err, want)
+	}
+	if got := obj.(*pdb).Status.CurrentHealthy; got != 2 {
+		t.Errorf("the caller's object has %d", got)
+	}
+
+	type promoting struct{ policyv1.PodDisruptionBudget } // without a DeepCopyObject of its own
+	const text = "DeepCopyObject of *status_test.promoting returns *v1.PodDisruptionBudget: generate it"
+	wrong := &promoting{*budget()}
+	_, err = status.Update(t.Context(), silent[*promoting]{t}, wrong, func(*promoting) {})
+	refused(t, "a type", err, text)
+	_, err = status.Update(t.Context(), silent[controllerkit.Object]{t}, controllerkit.Object(wrong), func(controllerkit.Object) {})
+	refused(t, "an interface", err, text)
 }

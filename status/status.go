@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/fields"
 	"github.com/controllerkit/controllerkit/internal/kube"
@@ -22,13 +23,6 @@ var errNoClient = errors.New("status: the client is nil: pass the client of the 
 // objects over 1.5 MiB, and every watcher holds a copy.
 const maxStatus = 1 << 20
 
-// Object is an API object that copies itself: a pointer to a generated type, or
-// *unstructured.Unstructured.
-type Object[T any] interface {
-	metav1.Object
-	DeepCopy() T
-}
-
 // Updater is the one method of a client that [Update] calls. Typed clients of kinds with a
 // status have it, as does the dynamic client.
 type Updater[T any] interface {
@@ -37,7 +31,7 @@ type Updater[T any] interface {
 
 // Update passes a deep copy of obj to mutate and writes the copy if its status changed.
 // It returns the API server's response, or obj itself, the same pointer, if it sent no
-// request. It never modifies obj.
+// request. It never modifies obj. T can be an interface, for code that writes several kinds.
 //
 // obj is as it was read. If the caller has changed its status before, Update cannot see that
 // change and does not write it: make each change in mutate.
@@ -56,7 +50,7 @@ type Updater[T any] interface {
 // status.conditions may go back or exceed the object's generation, and the status may have at
 // most 1 MiB. Errors of the request are wrapped. After a Conflict, reconcile again from a newer
 // copy.
-func Update[T Object[T], F func(T) | func(T) error](ctx context.Context, c Updater[T], obj T, mutate F) (T, error) {
+func Update[T controllerkit.Object, F func(T) | func(T) error](ctx context.Context, c Updater[T], obj T, mutate F) (T, error) {
 	var none T
 	if err := usable(c, obj); err != nil {
 		return none, err
@@ -83,12 +77,15 @@ type edit struct{ before, after any }
 
 // change returns a copy of obj with the status that mutate gives it, and the edit, nil if
 // the status is unchanged. It rejects every invalid change.
-func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, *edit, error) {
+func change[T controllerkit.Object, F func(T) | func(T) error](obj T, mutate F) (T, *edit, error) {
 	var none T
 	if mutate == nil {
 		return none, nil, errors.New("status: mutate is nil: give a function that changes the status")
 	}
-	changed := obj.DeepCopy()
+	changed, ok := obj.DeepCopyObject().(T)
+	if !ok || reflect.TypeOf(changed) != reflect.TypeOf(obj) {
+		return none, nil, fmt.Errorf("status: DeepCopyObject of %T returns %T: generate it with controller-gen object", obj, obj.DeepCopyObject())
+	}
 	switch mutate := any(mutate).(type) {
 	case func(T):
 		mutate(changed)

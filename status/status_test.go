@@ -29,8 +29,6 @@ import (
 var (
 	_ status.Updater[*policyv1.PodDisruptionBudget] = policyclient.PodDisruptionBudgetInterface(nil)
 	_ status.Updater[*unstructured.Unstructured]    = dynamic.ResourceInterface(nil)
-	_ status.Object[*policyv1.PodDisruptionBudget]  = (*policyv1.PodDisruptionBudget)(nil)
-	_ status.Object[*unstructured.Unstructured]     = (*unstructured.Unstructured)(nil)
 )
 
 // TestUpdate proves S1 and CK1.

@@ -3,143 +3,120 @@ package suites_test
 import (
 	"bytes"
 	"encoding/json"
-	"go/ast"
-	"go/parser"
-	"go/token"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	// Their requirements have the packages that the suites import.
-	_ "sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
-	_ "sigs.k8s.io/controller-runtime/pkg/manager"
+	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-const (
-	module     = "sigs.k8s.io/controller-runtime"
-	queueTests = "pkg/controller/priorityqueue/priorityqueue_test.go"
-	loopTests  = "pkg/internal/controller/controller_test.go"
-)
-
-// added are files of this repository beside those of controller-runtime.
-var added = map[string]string{"pkg/internal/controller/stop_test.go": "testdata/stop_test.go"}
-
-// replaced are the files that give controller-runtime our queue. It cannot import a package below
-// an internal folder of ours, so prioritized.go appears below one of its own.
-var replaced = map[string]string{
-	"pkg/controller/priorityqueue/priorityqueue.go": "testdata/priorityqueue.go",
-	"pkg/controller/priorityqueue/sums_test.go":     "testdata/sums_test.go",
-	"pkg/internal/prioritized/prioritized.go":       "../prioritized/prioritized.go",
+// A program is the tests of packages of a module in the module cache, with changed files.
+type program struct {
+	module, source string // the source is a folder
+	packages       []string
+	files          map[string][]byte // the changed and added files; nil leaves a file out
+	race           bool
+	racy           string // a pattern of specs that do not run
 }
 
-// edits are the places of the tests that compare the depth of each priority, or make a queue of
-// client-go.
-var edits = []struct {
-	file, old, new string
-	times          int
-}{
-	{queueTests, `metrics.depth["test"]).To(Equal(`, `metrics.depth["test"]).To(depths(`, 31},
-	{loopTests, "workqueue.NewTyped[reconcile.Request]()", `priorityqueue.New[reconcile.Request]("")`, 2},
-	{loopTests, "workqueue.NewTyped[TestRequest]()", `priorityqueue.New[TestRequest]("")`, 1},
+// An edit replaces a text in the files of a module that match a pattern of path.Match.
+type edit struct {
+	files, old, new string
+	times           int // in all these files
 }
 
-// forwarder is the function of queueTests that replaces the clock of controller-runtime's queue.
-// All its callers run in a bubble of synctest, whose clock is that of our queue.
-const (
-	forwarder = "newQueueWithTimeForwarder"
-	sleeper   = "{ q, m := newQueue(); return q, m, time.Sleep"
-)
-
-// build compiles the tests of packages of controller-runtime into a folder, with ours or its own
-// queue. The go command allows no overlay over the module cache, so the sources appear in a folder
-// that does not exist, in place of the module. Its path is fixed, for the build cache.
-func build(t *testing.T, source, out string, ours bool, packages ...string) {
+// edited returns the files that the edits change.
+func edited(t *testing.T, source string, edits ...edit) map[string][]byte {
 	t.Helper()
-	work := t.TempDir()
-	root, err := filepath.Abs(filepath.Join("testdata", "controller-runtime"))
+	texts := map[string][]byte{}
+	for _, e := range edits {
+		n := 0
+		for _, name := range matches(t, source, e.files) {
+			text, ok := texts[name]
+			if !ok {
+				text = read(t, filepath.Join(source, filepath.FromSlash(name)))
+			}
+			n += bytes.Count(text, []byte(e.old))
+			texts[name] = bytes.ReplaceAll(text, []byte(e.old), []byte(e.new))
+		}
+		if n != e.times {
+			t.Fatalf("%s has %q %d times, want %d: adapt the edits to this version", e.files, e.old, n, e.times)
+		}
+	}
+	return texts
+}
+
+// matches returns the names of the files of a module that match a pattern.
+func matches(t *testing.T, source, pattern string) []string {
+	t.Helper()
+	names, err := fs.Glob(os.DirFS(source), pattern)
+	must(t, err)
+	if len(names) == 0 {
+		t.Fatalf("%s has no file %s: adapt the edits to this version", source, pattern)
+	}
+	return names
+}
+
+// build compiles a program and returns the folder of its binaries. The go command allows no overlay over the module cache,
+// so the sources appear in a folder that does not exist, in place of the module. Its path is fixed,
+// for the build cache.
+func (p program) build(t *testing.T) (out string) {
+	t.Helper()
+	out, work := t.TempDir(), t.TempDir()
+	root, err := filepath.Abs(filepath.Join("testdata", path.Base(p.module)))
 	must(t, err)
 	overlay := map[string]string{}
-	must(t, filepath.WalkDir(source, func(path string, d fs.DirEntry, err error) error {
+	must(t, filepath.WalkDir(p.source, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		name, err := filepath.Rel(source, path)
+		name, err := filepath.Rel(p.source, path)
 		if filepath.Ext(name) == ".go" || name == "go.mod" {
 			overlay[filepath.Join(root, name)] = path
 		}
 		return err
 	}))
-	place := func(files map[string]string) {
-		for name, file := range files {
-			path, err := filepath.Abs(file)
-			must(t, err)
-			overlay[filepath.Join(root, filepath.FromSlash(name))] = path
+	for name, text := range p.files {
+		name = filepath.FromSlash(name)
+		if text == nil {
+			delete(overlay, filepath.Join(root, name))
+			continue
 		}
-	}
-	place(added)
-	if ours {
-		place(replaced)
-		for _, name := range []string{queueTests, loopTests} {
-			path := filepath.Join(work, filepath.Base(name))
-			must(t, os.WriteFile(path, edited(t, source, name), 0o600))
-			overlay[filepath.Join(root, filepath.FromSlash(name))] = path
-		}
+		overlay[filepath.Join(root, name)] = write(t, filepath.Join(work, "files", name), text)
 	}
 	data, err := json.Marshal(map[string]any{"Replace": overlay})
 	must(t, err)
-	must(t, os.WriteFile(filepath.Join(work, "overlay.json"), data, 0o600))
-	for _, name := range []string{"go.mod", "go.sum"} {
-		data, err := os.ReadFile(name)
-		must(t, err)
-		must(t, os.WriteFile(filepath.Join(work, name), data, 0o600))
-	}
-	mod := filepath.Join(work, "go.mod")
-	command(t, "go", "mod", "edit", "-replace="+module+"="+root, mod)
-	args := []string{"test", "-c", "-race", "-vet=off", "-modfile=" + mod, "-overlay=" + filepath.Join(work, "overlay.json"), "-o", out + string(filepath.Separator)}
-	for _, name := range packages {
-		args = append(args, module+"/"+name)
+	replacing := write(t, filepath.Join(work, "overlay.json"), data)
+	mod := write(t, filepath.Join(work, "go.mod"), read(t, "go.mod"))
+	write(t, filepath.Join(work, "go.sum"), read(t, "go.sum"))
+	command(t, "go", "mod", "edit", "-replace="+p.module+"="+root, mod)
+	args := []string{"test", "-c", fmt.Sprintf("-race=%t", p.race), "-vet=off", "-modfile=" + mod, "-overlay=" + replacing, "-o", out + string(filepath.Separator)}
+	for _, name := range p.packages {
+		args = append(args, p.module+"/"+name)
 	}
 	command(t, "go", args...)
+	return out
 }
 
-// edited returns a file of the tests with the edits. Its lines keep their numbers.
-func edited(t *testing.T, source, name string) []byte {
+// sourceOf returns the folder of a module in the module cache.
+func sourceOf(t *testing.T, module string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(source, filepath.FromSlash(name)))
-	must(t, err)
-	if name == queueTests {
-		text = replaceBody(t, text)
-	}
-	for _, e := range edits {
-		if e.file != name {
-			continue
-		}
-		if n := bytes.Count(text, []byte(e.old)); n != e.times {
-			t.Fatalf("%s has %q %d times, want %d: adapt the edits to this version", name, e.old, n, e.times)
-		}
-		text = bytes.ReplaceAll(text, []byte(e.old), []byte(e.new))
-	}
-	return text
+	return command(t, "go", "list", "-m", "-f", "{{.Dir}}", module)
 }
 
-// replaceBody gives forwarder the body sleeper.
-func replaceBody(t *testing.T, text []byte) []byte {
+// assets returns the environment by which a suite of envtest runs on controlplane.
+func assets(t *testing.T) string {
 	t.Helper()
-	files := token.NewFileSet()
-	f, err := parser.ParseFile(files, "", text, 0)
+	binary, err := testserver.Binary()
 	must(t, err)
-	for _, d := range f.Decls {
-		if d, ok := d.(*ast.FuncDecl); ok && d.Name.Name == forwarder {
-			from, to := files.Position(d.Body.Lbrace).Offset, files.Position(d.Body.Rbrace).Offset
-			body := sleeper + strings.Repeat("\n", bytes.Count(text[from:to], []byte("\n")))
-			return append(append(bytes.Clone(text[:from]), body...), text[to:]...)
-		}
-	}
-	t.Fatalf("%s has no function %s: adapt the edits to this version", queueTests, forwarder)
-	return nil
+	folder := t.TempDir()
+	command(t, binary, "-assets", folder)
+	return "KUBEBUILDER_ASSETS=" + folder
 }
 
 // command runs a command and returns its output.
@@ -161,4 +138,19 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	must(t, err)
+	return text
+}
+
+// write writes a file and returns its name.
+func write(t *testing.T, file string, text []byte) string {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	must(t, os.WriteFile(file, text, 0o600))
+	return file
 }

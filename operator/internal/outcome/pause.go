@@ -29,7 +29,10 @@ func Pause(obj any, paused metav1.Condition) error {
 }
 
 // Rest writes the condition of a paused object.
-func Rest[T status.Object[T]](ctx context.Context, client controllerkit.Patcher[T], before T, paused metav1.Condition) error {
+func Rest[T interface {
+	controllerkit.Object
+	DeepCopy() T
+}](ctx context.Context, client controllerkit.Patcher[T], before T, paused metav1.Condition) error {
 	obj := before.DeepCopy()
 	if err := Pause(obj, paused); err != nil {
 		return err
