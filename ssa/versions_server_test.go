@@ -444,8 +444,10 @@ func TestServerMigrateRemovedVersionAtRandom(t *testing.T) {
 			if r.IntN(5) == 0 {
 				w.status, w.body = true, `{"status":{"n":`+value()+`}}`
 			}
-			// The API server rejects an apply with old beside an entry of v1.
-			if err := v.try(t, fmt.Sprint("object-", n), w); err != nil && !strings.Contains(err.Error(), "old: field not declared in schema") {
+			// The API server rejects an apply with old beside an entry of v1, and one that removes the last label
+			// that its manager has applied, because it leaves null.
+			if err := v.try(t, fmt.Sprint("object-", n), w); err != nil && !strings.Contains(err.Error(), "old: field not declared in schema") &&
+				!(w.apply && strings.Contains(err.Error(), `spec.labels in body must be of type object: "null"`)) {
 				t.Fatal(err)
 			}
 		}
