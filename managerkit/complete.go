@@ -163,7 +163,7 @@ func (d *dispatch[request]) standby(b *builder.TypedBuilder[request], r crreconc
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(event.UpdateEvent) bool { return false },
 		// The controller that runs the loop calls the same handlers, which may count deletions.
-		DeleteFunc:  func(event.DeleteEvent) bool { return !d.running.Load() },
+		DeleteFunc:  func(event.DeleteEvent) bool { return !d.led.Load() },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}).Build(r)
 	return err
@@ -196,7 +196,7 @@ type dispatch[request comparable] struct {
 	loop    *reconcile.Controller[request]
 	ctx     context.Context // of the controller's sources: done when the manager stops the controller
 	started chan struct{}   // closed when ctx is set
-	running atomic.Bool     // the loop runs, so its controller gets the events
+	led     atomic.Bool     // the loop has begun, so its controller gets the events; a late one of the standby can come after its end
 	logger  func(*request) logr.Logger
 
 	generations generations.Names
@@ -253,8 +253,7 @@ func namespaces[request comparable]() func(request) string {
 // run runs the loop until the manager stops the controller.
 func (d *dispatch[request]) run() {
 	<-d.started
-	d.running.Store(true)
-	defer d.running.Store(false)
+	d.led.Store(true)
 	if err := d.loop.Run(d.ctx); err != nil {
 		klog.FromContext(d.ctx).Error(kube.PrintableError(err, 4<<10), "The controller ended")
 	}
