@@ -118,8 +118,8 @@ func createPods(ctx context.Context, kube kubernetes.Interface, namespace string
 	return nil
 }
 
-// repeat calls do for some time while it returns an error that passes, and of which no event
-// shows the end, such as what the API server itself has in a cache.
+// repeat calls do for up to 5s while its error passes. It is for what the API server has in its own
+// caches: no event shows a change of them.
 func repeat(ctx context.Context, do func() error, passes func(error) bool) error {
 	err := do()
 	for deadline := time.Now().Add(5 * time.Second); passes(err) && time.Now().Before(deadline); {

@@ -77,7 +77,7 @@ func TestGameDays(t *testing.T) {
 				t.Errorf("two rows are named %s", s.name)
 			}
 			names[s.name] = true
-			if s.notRun != "" || s.soak && !*soak || !*every && !s.sample {
+			if !s.runs() {
 				continue
 			}
 			t.Run(s.name, func(t *testing.T) {
@@ -92,6 +92,9 @@ func TestGameDays(t *testing.T) {
 		}
 	}
 }
+
+// runs reports whether the flags select the row.
+func (s situation) runs() bool { return s.notRun == "" && (!s.soak || *soak) && (*every || s.sample) }
 
 func (s situation) run(t *testing.T) {
 	r := result{Name: s.name}

@@ -960,6 +960,7 @@ func reshard(t *testing.T) time.Duration {
 	now := []process{start(1), start(1)}
 	await("1 shard", time.Now(), 1)
 	if *broken {
+		t.Log(brokenFrom + "shards.")
 		watched = "elsewhere"
 	}
 	var longest time.Duration

@@ -36,5 +36,7 @@
 // # Caveats
 //
 //   - Counts stay, as 0, after the last object with their reason.
+//   - A Tracker knows objects by a hash of 64 bits. Two with one hash would count as one: among a
+//     million objects there are such two with a chance of 1 in 37 million.
 //   - After a restart, the time of an object whose Ready is about an older generation begins again.
 package fleet

@@ -213,64 +213,9 @@ func (o *Object) GetOwnerReferences() (v []metav1.OwnerReference) {
 	}
 	o.fields(ownersNumber, func(value []byte) error {
 		v = append(v, metav1.OwnerReference{})
-		return ownerReference(&v[len(v)-1], value)
+		return v[len(v)-1].Unmarshal(value)
 	})
 	return v
-}
-
-// Numbers of the fields of an owner reference in protobuf.
-const (
-	ownerKindNumber       = 1
-	ownerNameNumber       = 3
-	ownerUIDNumber        = 4
-	ownerVersionNumber    = 5
-	ownerControllerNumber = 6
-	ownerBlocksNumber     = 7
-)
-
-// ownerReference decodes an owner reference in protobuf. Its strings are parts of one, and its flags of one
-// array: two allocations, where the generated code makes six, which is most of the time of a read of the
-// controller owner.
-func ownerReference(r *metav1.OwnerReference, message []byte) error {
-	text := string(message)
-	var flags *[2]bool
-	for rest := message; len(rest) > 0; {
-		f, after, err := next(rest)
-		if err != nil {
-			return err
-		}
-		rest = after
-		if f.bytes {
-			end := len(text) - len(rest)
-			value := text[end-len(f.value) : end]
-			switch f.number {
-			case ownerKindNumber:
-				r.Kind = value
-			case ownerNameNumber:
-				r.Name = value
-			case ownerUIDNumber:
-				r.UID = types.UID(value)
-			case ownerVersionNumber:
-				r.APIVersion = value
-			}
-			continue
-		}
-		if f.number != ownerControllerNumber && f.number != ownerBlocksNumber {
-			continue
-		}
-		if flags == nil {
-			flags = new([2]bool)
-		}
-		_, n := uvarint(f.whole)
-		value, _ := uvarint(f.whole[n:])
-		flag := &flags[f.number-ownerControllerNumber]
-		if *flag = value != 0; f.number == ownerControllerNumber {
-			r.Controller = flag
-		} else {
-			r.BlockOwnerDeletion = flag
-		}
-	}
-	return nil
 }
 
 // GetManagedFields implements metav1.Object.
