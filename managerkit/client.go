@@ -75,7 +75,7 @@ func NewClientForKind[T client.Object](c client.Client, live client.Reader, kind
 		return nil, errors.New("managerkit: the client is nil: pass mgr.GetClient()")
 	case kube.IsNil(live):
 		return nil, errors.New("managerkit: live is nil: pass mgr.GetAPIReader()")
-	case isSame(live, c):
+	case kube.IsSame(live, c):
 		return nil, errors.New("managerkit: live is the client for writes, which can read from a cache: pass mgr.GetAPIReader(), or struct{ client.Reader }{fake} in a unit test")
 	}
 	if _, ok := live.(cache.Informers); ok {
@@ -102,11 +102,6 @@ func NewClientForKind[T client.Object](c client.Client, live client.Reader, kind
 		return nil, fmt.Errorf("managerkit: T is %s, whose DeepCopyObject returns %T: generate it with controller-gen object", typ, obj.DeepCopyObject())
 	}
 	return &Client[T]{kind: k}, nil
-}
-
-// isSame reports whether both are the same value.
-func isSame(live client.Reader, c client.Client) bool {
-	return reflect.ValueOf(live).Comparable() && any(live) == any(c)
 }
 
 // find sets the kind of T, or checks the given one.

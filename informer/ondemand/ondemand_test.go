@@ -359,6 +359,24 @@ func TestRemoveEventHandler(t *testing.T) {
 			t.Errorf("events %v, %v and %v, want the removed handlers to miss the events after their removal alone", &kept, &removed, &only)
 		}
 		must(t, w.WaitForSync(t.Context())) // not for the removed handler
+
+		// Nobody has asked for the channels of these before they were synced.
+		var before, between, after seen
+		var handles []cache.ResourceEventHandlerRegistration
+		for _, handler := range []*seen{&before, &between, &after} {
+			h, err := w.AddEventHandler(handler)
+			must(t, err)
+			handles = append(handles, h)
+		}
+		synctest.Wait()
+		for range 2 {
+			must(t, w.RemoveEventHandler(handles[1]))
+		}
+		s.add("fourth")
+		synctest.Wait()
+		if len(before.names) != 4 || len(between.names) != 3 || len(after.names) != 4 {
+			t.Errorf("events %v, %v and %v, want the second handler alone to miss the last", &before, &between, &after)
+		}
 		var old []weak.Pointer[seen]
 		for range 10 {
 			handler := &seen{}

@@ -204,9 +204,10 @@ func (w *Watch) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration
 	if kube.IsNil(handle) {
 		return fmt.Errorf("ondemand: remove a handler from %s: the handle is nil: pass the result of AddEventHandler", w.shared.name)
 	}
-	id := handle.HasSyncedChecker().Done() // comparing the interfaces could panic
 	w.mu.Lock()
-	n := slices.IndexFunc(w.handlers, func(h *listener) bool { return h.handle.HasSyncedChecker().Done() == id })
+	// The handles of synced handlers have one channel, that of a context which was canceled
+	// before someone asked for its channel.
+	n := slices.IndexFunc(w.handlers, func(h *listener) bool { return kube.IsSame(h.handle, handle) })
 	if n < 0 {
 		w.mu.Unlock()
 		return nil

@@ -223,6 +223,21 @@ func TestIsNil(t *testing.T) {
 	}
 }
 
+func TestIsSame(t *testing.T) {
+	pod := &corev1.Pod{}
+	for _, same := range [][2]any{{pod, pod}, {1, 1}, {nil, nil}} {
+		if !kube.IsSame(same[0], same[1]) {
+			t.Errorf("%T: got false", same[0])
+		}
+	}
+	slice := []int{1}
+	for _, other := range [][2]any{{pod, &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}}}, {slice, slice}, {pod, nil}, {struct{ v any }{slice}, struct{ v any }{slice}}} {
+		if kube.IsSame(other[0], other[1]) {
+			t.Errorf("%T: got true", other[0])
+		}
+	}
+}
+
 func TestNameOf(t *testing.T) {
 	if got := kube.NameOf(&metav1.ObjectMeta{Namespace: "n", Name: "a"}); got != "n/a" {
 		t.Errorf("got %q", got)

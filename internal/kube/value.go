@@ -21,6 +21,11 @@ func IsNil(v any) bool {
 	return false
 }
 
+// IsSame reports whether a and b are the same value. Values that cannot be compared are not.
+func IsSame(a, b any) bool {
+	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
+}
+
 // CheckNamespace rejects an object of another namespace than the client's. An object
 // without a namespace gets the client's.
 func CheckNamespace(obj metav1.Object, client string) error {
