@@ -70,7 +70,7 @@ func ExampleUpdateStatus() {
 	for range 2 {
 		before := pod.ResourceVersion
 		pod.Status.Message = "running"
-		if pod, err = managerkit.UpdateStatus(ctx, pods, pod); err != nil {
+		if err := managerkit.UpdateStatus(ctx, pods, pod); err != nil {
 			fmt.Println(err)
 			return
 		}

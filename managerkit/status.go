@@ -18,23 +18,27 @@ import (
 // the place of r.Status().Update(ctx, site):
 //
 //	site.Status.URL = url
-//	stored, err := managerkit.UpdateStatus(ctx, sites, site)
+//	err := managerkit.UpdateStatus(ctx, sites, site)
 //
 // It is status.Update from the object of the manager's cache to obj, with the rules of package status: if the
 // two are equal, no request is sent. If the cache has another version than obj, UpdateStatus reads the object from the
-// API server. If that has changed, it returns a Conflict. Changes outside of the status are not written. obj is
-// not modified. In place of it, use status.Update for a kind that the manager does not cache, because the
-// manager's client begins to cache a kind with its first read.
-func UpdateStatus[T client.Object](ctx context.Context, c *Client[T], obj T) (T, error) {
-	var none T
+// API server. If that has changed, it returns a Conflict. Changes outside of the status are not written. obj becomes
+// the stored object, and after an error it is not modified. In place of UpdateStatus, use status.Update for a kind that
+// the manager does not cache, because the manager's client begins to cache a kind with its first read.
+func UpdateStatus[T client.Object](ctx context.Context, c *Client[T], obj T) error {
 	if err := c.check("UpdateStatus", obj); err != nil {
-		return none, err
+		return err
 	}
 	before, err := c.before(ctx, obj)
 	if err != nil {
-		return none, fmt.Errorf("managerkit: UpdateStatus: %w", err)
+		return fmt.Errorf("managerkit: UpdateStatus: %w", err)
 	}
-	return status.Update(ctx, c.Namespace(obj.GetNamespace()), before, func(target T) error { return setStatus(target, obj.DeepCopyObject()) })
+	stored, err := status.Update(ctx, c.Namespace(obj.GetNamespace()), before, func(target T) error { return setStatus(target, obj.DeepCopyObject()) })
+	if err != nil {
+		return err
+	}
+	reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(stored).Elem()) // of one type: see check
+	return nil
 }
 
 // before returns the object as it was when obj was read.

@@ -36,36 +36,35 @@ func TestUpdateStatus(t *testing.T) {
 		}
 	}
 	get()
-	same, err := managerkit.UpdateStatus(ctx, deployments, got)
-	if err != nil || same.ResourceVersion != got.ResourceVersion {
+	old := got.DeepCopy()
+	if err := managerkit.UpdateStatus(ctx, deployments, got); err != nil || got.ResourceVersion != old.ResourceVersion {
 		t.Errorf("an equal status is written: %v", err)
 	}
 	got.Status.Replicas, got.Spec.Paused = 3, true
-	stored, err := managerkit.UpdateStatus(ctx, deployments, got)
-	if err != nil || stored.Status.Replicas != 3 || stored.Spec.Paused {
-		t.Fatalf("stored %+v, %v", stored, err)
+	if err := managerkit.UpdateStatus(ctx, deployments, got); err != nil || got.Status.Replicas != 3 || got.Spec.Paused || got.ResourceVersion == old.ResourceVersion {
+		t.Fatalf("stored %+v, %v", got, err)
 	}
-	// The cache is older than the object.
-	c.old = got
-	stored.Status.Replicas = 4
-	if stored, err = managerkit.UpdateStatus(ctx, deployments, stored); err != nil || stored.Status.Replicas != 4 {
-		t.Errorf("with an old cache: %+v, %v", stored, err)
+	// A second write in the call, while the cache is older than the object.
+	c.old = old
+	got.Status.Replicas = 4
+	if err := managerkit.UpdateStatus(ctx, deployments, got); err != nil || got.Status.Replicas != 4 {
+		t.Errorf("with an old cache: %+v, %v", got, err)
 	}
 	// The object has changed.
-	got.Status.Replicas = 5
+	old.Status.Replicas = 5
 	c.old = nil
-	if _, err := managerkit.UpdateStatus(ctx, deployments, got); !apierrors.IsConflict(err) {
-		t.Errorf("an old object: %v, want a Conflict", err)
+	if err := managerkit.UpdateStatus(ctx, deployments, old); !apierrors.IsConflict(err) || old.Status.Replicas != 5 {
+		t.Errorf("an old object: %v, want a Conflict, and the object as it was: %+v", err, old.Status)
 	}
 	get()
 	got.Status.ObservedGeneration = 3
-	if _, err := managerkit.UpdateStatus(ctx, deployments, got); err == nil || !strings.Contains(err.Error(), "generation 3") {
+	if err := managerkit.UpdateStatus(ctx, deployments, got); err == nil || !strings.Contains(err.Error(), "generation 3") {
 		t.Errorf("a generation of the future: %v", err)
 	}
-	if _, err := managerkit.UpdateStatus(ctx, deployments, nil); err == nil || !strings.Contains(err.Error(), "the object is nil") {
+	if err := managerkit.UpdateStatus(ctx, deployments, nil); err == nil || !strings.Contains(err.Error(), "the object is nil") {
 		t.Errorf("no object: %v", err)
 	}
-	if _, err := managerkit.UpdateStatus(ctx, nil, got); err == nil || !strings.Contains(err.Error(), "the Client is nil") {
+	if err := managerkit.UpdateStatus(ctx, nil, got); err == nil || !strings.Contains(err.Error(), "the Client is nil") {
 		t.Errorf("no client: %v", err)
 	}
 
@@ -80,7 +79,7 @@ func TestUpdateStatus(t *testing.T) {
 	if err := unstructured.SetNestedField(u.Object, int64(7), "status", "replicas"); err != nil {
 		t.Fatal(err)
 	}
-	if u, err = managerkit.UpdateStatus(ctx, untyped, u); err != nil {
+	if err := managerkit.UpdateStatus(ctx, untyped, u); err != nil {
 		t.Fatal(err)
 	}
 	if n, _, _ := unstructured.NestedInt64(u.Object, "status", "replicas"); n != 7 {
@@ -111,19 +110,23 @@ func TestUpdateStatusOfAnyKind(t *testing.T) {
 	}
 	read[0].(*appsv1.Deployment).Status.Replicas = 3
 	read[1].(*appsv1.StatefulSet).Status.Replicas = 4
-	stored, err := managerkit.UpdateStatus(ctx, deployments, read[0])
-	if d, ok := stored.(*appsv1.Deployment); err != nil || !ok || d.Status.Replicas != 3 || !d.Spec.Paused {
-		t.Errorf("stored %T %+[1]v, %v", stored, err)
+	for i, objects := range []*managerkit.Client[client.Object]{deployments, sets} {
+		version := read[i].GetResourceVersion()
+		if err := managerkit.UpdateStatus(ctx, objects, read[i]); err != nil || read[i].GetResourceVersion() == version {
+			t.Errorf("stored %T %+[1]v, %v", read[i], err)
+		}
 	}
-	stored, err = managerkit.UpdateStatus(ctx, sets, read[1])
-	if s, ok := stored.(*appsv1.StatefulSet); err != nil || !ok || s.Status.Replicas != 4 {
-		t.Errorf("stored %T %+[1]v, %v", stored, err)
+	if d := read[0].(*appsv1.Deployment); d.Status.Replicas != 3 || !d.Spec.Paused {
+		t.Errorf("stored %+v", d)
+	}
+	if s := read[1].(*appsv1.StatefulSet); s.Status.Replicas != 4 {
+		t.Errorf("stored %+v", s)
 	}
 	for want, obj := range map[string]client.Object{
-		"the object is a *v1.StatefulSet, and apps/v1, Kind=Deployment is *v1.Deployment": stored,
+		"the object is a *v1.StatefulSet, and apps/v1, Kind=Deployment is *v1.Deployment": read[1],
 		"the object is nil: pass a *v1.Deployment":                                        nil,
 	} {
-		if _, err := managerkit.UpdateStatus(ctx, deployments, obj); err == nil || !strings.Contains(err.Error(), want) {
+		if err := managerkit.UpdateStatus(ctx, deployments, obj); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%T: %v, want %q", obj, err, want)
 		}
 	}
