@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
@@ -65,6 +66,7 @@ func TestServerKind(t *testing.T) {
 		"live reads":         testLiveReads,
 		"read only":          testReadOnly,
 		"phases":             testPhases,
+		"rules":              testRules,
 		"by hand":            testByHand,
 		"dropped errors":     testDroppedErrors,
 		"no finalizer":       testNoFinalizer,
@@ -726,6 +728,61 @@ func testLiveReads(t *testing.T, s *shelf) {
 	if diff := cmp.Diff([]string{"GET boxes a", "GET configmaps x"}, s.sent()); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
 	}
+}
+
+// A ServiceAccount is a type outside of Kubernetes, as those of custom resources are.
+type ServiceAccount struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+}
+
+func (a *ServiceAccount) DeepCopyObject() runtime.Object {
+	c := *a
+	a.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
+	return &c
+}
+
+// testRules: a rule decides about children of a type that does not tell the kind, by the response and by the cache.
+func testRules(t *testing.T, s *shelf) {
+	s.Rules = kstatus.Rules{{Kind: "ServiceAccount"}: func(obj metav1.Object) (kstatus.State, string) {
+		if obj.GetAnnotations()["open"] != "" {
+			return kstatus.Ready, ""
+		}
+		return kstatus.Progressing, "it is closed"
+	}}
+	s.register = func(op *operator.Operator) *operator.Controller {
+		c := operator.Kind(op, boxVersion.WithResource("boxes"), s.Reconciler)
+		operator.Children[*ServiceAccount, any](c, corev1.SchemeGroupVersion.WithResource("serviceaccounts"), nil)
+		return c
+	}
+	s.Reconcile = func(ctx context.Context, b *Box) (reconcile.Result, error) {
+		children, err := s.c.Apply(ctx, applycorev1.ServiceAccount("x", s.namespace))
+		if err == nil {
+			if kind := children[0].Object.(*ServiceAccount).Kind; kind != "ServiceAccount" {
+				err = fmt.Errorf("the child has the kind %q", kind)
+			}
+		}
+		return reconcile.Result{}, err
+	}
+	s.start(operator.Options{})
+	s.create("a", "")
+	until := func(want string) {
+		t.Helper()
+		s.until(func(e ended) string {
+			if got := ready(s.get("a")); e.err != nil || got != want {
+				return fmt.Sprintf("Ready is %q, want %q: %v", got, want, e.err)
+			}
+			return ""
+		})
+	}
+	closed := "False Progressing at 1: 0 of 1 objects are ready; ServiceAccount " + s.namespace + "/x: it is closed"
+	until(closed)
+	until(closed) // from the cache
+	open := []byte(`{"metadata":{"annotations":{"open":"true"}}}`)
+	if _, err := s.kube.CoreV1().ServiceAccounts(s.namespace).Patch(t.Context(), "x", types.MergePatchType, open, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until("True Ready at 1: 1 of 1 objects are ready")
 }
 
 // testPhases: phases that the schema does not allow are an error of the start.
