@@ -74,11 +74,6 @@ func Run(ctx context.Context, e *leader.Elector, newManager func(manager.Options
 		if err := mgr.Add(manager.RunnableFunc(hasTerm)); err != nil {
 			return fmt.Errorf("managerkit: add to the manager: %w", err)
 		}
-		if c, ok := mgr.GetCache().(interface {
-			until(context.Context, context.CancelCauseFunc)
-		}); ok {
-			c.until(ctx, cancel)
-		}
 		ctx, stop := untilOver(ctx, cancel)
 		defer stop()
 		return mgr.Start(ctx)
@@ -103,11 +98,13 @@ func untilOver(lead context.Context, cancel context.CancelCauseFunc) (context.Co
 // ends the contexts of its Runnables.
 func termOptions(ctx context.Context) (manager.Options, context.CancelCauseFunc) {
 	validity := ctx.Value(calls.Validity{}).(context.Context)
-	base, cancel := context.WithCancelCause(context.WithValue(validity, calls.Validity{}, validity))
+	end := &ending{lead: ctx}
+	base, cancel := context.WithCancelCause(context.WithValue(context.WithValue(validity, calls.Validity{}, validity), endingKey{}, end))
+	end.cancel = cancel
 	return manager.Options{
 		NewCache: func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
 			c, err := cache.New(config, opts)
-			return &termCache{Cache: c}, err
+			return &termCache{c, end}, err
 		},
 		BaseContext:             func() context.Context { return base },
 		GracefulShutdownTimeout: ptr.To(time.Duration(-1)),
@@ -175,6 +172,10 @@ func Share(options *manager.Options, shared cluster.Cluster) error {
 		return errors.New("managerkit: Share was called after Elect, whose NewCache it would replace: call Share first")
 	}
 	host := shared.GetConfig().Host
+	var end *ending
+	if options.BaseContext != nil {
+		end, _ = options.BaseContext().Value(endingKey{}).(*ending)
+	}
 	options.Scheme = shared.GetScheme()
 	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return shared.GetRESTMapper(), nil }
 	options.NewCache = func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
@@ -184,7 +185,7 @@ func Share(options *manager.Options, shared cluster.Cluster) error {
 		if config.Host != host {
 			return nil, fmt.Errorf("managerkit: Share: the manager's Host is %q and the cluster's is %q: use one rest.Config for both", config.Host, host)
 		}
-		return &sharedCache{termCache: termCache{Cache: shared.GetCache()}}, nil
+		return &sharedCache{termCache: termCache{shared.GetCache(), end}}, nil
 	}
 	options.NewClient = func(*rest.Config, client.Options) (client.Client, error) { return shared.GetClient(), nil }
 	return nil
@@ -200,16 +201,20 @@ func isLock(l resourcelock.Interface) bool {
 // contexts of the Runnables, which the manager starts then.
 type termCache struct {
 	cache.Cache
-	lead   context.Context // nil without Run
-	cancel context.CancelCauseFunc
+	*ending // nil without Run
 }
 
-func (c *termCache) until(lead context.Context, cancel context.CancelCauseFunc) {
-	c.lead, c.cancel = lead, cancel
+// ending is how a term of Run ends. It is a value of the BaseContext, because others can wrap the
+// cache.
+type ending struct {
+	lead   context.Context
+	cancel context.CancelCauseFunc // of the contexts of the Runnables
 }
+
+type endingKey struct{} // of the *ending
 
 func (c *termCache) WaitForCacheSync(ctx context.Context) bool {
-	if c.lead == nil {
+	if c.ending == nil {
 		return c.Cache.WaitForCacheSync(ctx)
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -264,9 +266,9 @@ func TestRunFlat(t *testing.T) {
 
 func TestRunStopsBeforeSync(t *testing.T) {
 	for _, test := range []struct {
-		name string
-		lose bool
-	}{{"stop", false}, {"loss", true}} {
+		name       string
+		lose, wrap bool
+	}{{"stop", false, false}, {"loss", true, false}, {"loss, wrapped cache", true, true}} {
 		t.Run(test.name, func(t *testing.T) {
 			ns := testserver.Namespace(t)
 			shared, err := cluster.New(testserver.Config(t)) // not started
@@ -278,6 +280,12 @@ func TestRunStopsBeforeSync(t *testing.T) {
 				return managerkit.Run(ctx, byWatch(t, ns), func(options manager.Options) (manager.Manager, error) {
 					if err := managerkit.Share(&options, shared); err != nil {
 						return nil, err
+					}
+					if inner := options.NewCache; test.wrap { // as package bridge does
+						options.NewCache = func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
+							c, err := inner(config, opts)
+							return struct{ cache.Cache }{c}, err
+						}
 					}
 					mgr, err := manager.New(testserver.Config(t), silence(options))
 					if err != nil {
