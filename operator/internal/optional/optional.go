@@ -73,7 +73,8 @@ func isNotServed(err error) bool {
 type Intervals struct{ Absent, Present time.Duration }
 
 // Observe shows the objects while the API server serves the resource, until ctx is done. ask returns the kind
-// of a resource, which is empty if it is not served.
+// of a resource, which is empty if it is not served. The informer becomes synced without the objects if the first
+// attempt fails or takes longer than every.Absent: other keys do not wait for them.
 func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, version schema.GroupVersion, resource string) (kind string, err error), every Intervals) {
 	i.now(fmt.Errorf("%w %s yet: it is not known", crd.ErrNotServed, i.resource))
 	logger := klog.FromContext(ctx).WithValues("resource", i.resource)
@@ -87,7 +88,11 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 		}
 	}
 	for ctx.Err() == nil {
-		kind, err := ask(ctx, i.kind.GroupVersion(), i.resource.Resource)
+		attempt, cancel := ctx, context.CancelFunc(func() {})
+		if !i.HasSynced() {
+			attempt, cancel = context.WithTimeout(ctx, every.Absent)
+		}
+		kind, err := ask(attempt, i.kind.GroupVersion(), i.resource.Resource)
 		var notServed error
 		switch {
 		case kind == "":
@@ -99,7 +104,7 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 		case err != nil:
 			fail(err)
 		case notServed == nil && state != present:
-			if err := i.Select(ctx, i.selection); err != nil {
+			if err := i.Select(attempt, i.selection); err != nil {
 				if isNotServed(err) { // discovery is ahead or behind. A reader must not take the 404 for an absent object
 					err = fmt.Errorf("%w %s: %s", crd.ErrNotServed, i.resource, kube.Printable(err.Error(), 4<<10))
 				}
@@ -123,6 +128,12 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 				logger.Info("An optional resource is no longer served", "reason", notServed.Error())
 			}
 			state, failed = absent, ""
+		}
+		cancel()
+		if !i.HasSynced() {
+			if err := i.Select(ctx, scope.Selection{}); err != nil {
+				fail(err)
+			}
 		}
 		wait := every.Absent
 		if state == present {

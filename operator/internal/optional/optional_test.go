@@ -42,12 +42,21 @@ func (s *server) set(kind string, err, list error) {
 	s.watches = nil
 }
 
-func (s *server) ask(context.Context, schema.GroupVersion, string) (string, error) {
+func (s *server) ask(ctx context.Context, _ schema.GroupVersion, _ string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
+	if s.err == errHangs {
+		s.mu.Unlock()
+		<-ctx.Done()
+		s.mu.Lock()
+		return "", context.Cause(ctx)
+	}
 	return s.kind, s.err
 }
+
+// errHangs lets a question or a list wait until its context is done.
+var errHangs = errors.New("hangs")
 
 func (s *server) questions() int {
 	s.mu.Lock()
@@ -62,9 +71,15 @@ func (unsupported) IsWatchListSemanticsUnSupported() bool { return true }
 
 func (s *server) informer(string) (cache.SharedIndexInformer, error) {
 	lw := &cache.ListWatch{
-		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
+			if s.list == errHangs {
+				s.mu.Unlock()
+				<-ctx.Done()
+				s.mu.Lock()
+				return nil, context.Cause(ctx)
+			}
 			if s.kind == "" {
 				return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "")
 			}
@@ -189,4 +204,43 @@ func TestObserve(t *testing.T) {
 		cancel()
 		g.Wait()
 	})
+}
+
+// TestObserveUnknown: if it cannot be found out at the start whether the resource is served, or its objects cannot
+// be listed, the informer is synced without them before an operator gives up, and has them later. Proves OP15.
+func TestObserveUnknown(t *testing.T) {
+	for name, first := range map[string]struct{ err, list error }{
+		"no answer":          {err: errors.New("the backend is away")},
+		"a question hangs":   {err: errHangs},
+		"the list fails":     {list: apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", nil)},
+		"the list hangs":     {list: errHangs},
+		"the list is absent": {list: apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &server{}
+				s.set("Secret", first.err, first.list)
+				i := New(corev1.SchemeGroupVersion.WithKind("Secret"), schema.GroupResource{Resource: "secrets"}, "", s.informer)
+				var last error
+				i.Changed(func(err error) { last = err })
+				ctx, cancel := context.WithCancel(t.Context())
+				var g sync.WaitGroup
+				g.Go(func() { i.RunWithContext(ctx) })
+				g.Go(func() { i.Observe(ctx, s.ask, Intervals{Absent: 10 * time.Second, Present: time.Minute}) })
+				time.Sleep(15 * time.Second) // of the 20s of StartTimeout
+				synctest.Wait()
+				if !i.HasSynced() || last == nil {
+					t.Errorf("the informer is synced: %t, and readers are told %v", i.HasSynced(), last)
+				}
+				s.set("Secret", nil, nil)
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
+				if n := len(i.GetStore().List()); n != 1 || last != nil {
+					t.Errorf("%d objects, and readers are told %v", n, last)
+				}
+				cancel()
+				g.Wait()
+			})
+		})
+	}
 }
