@@ -99,7 +99,7 @@ func untilOver(lead context.Context, cancel context.CancelCauseFunc) (context.Co
 func termOptions(ctx context.Context) (manager.Options, context.CancelCauseFunc) {
 	validity := ctx.Value(calls.Validity{}).(context.Context)
 	end := &ending{lead: ctx}
-	base, cancel := context.WithCancelCause(context.WithValue(context.WithValue(validity, calls.Validity{}, validity), endingKey{}, end))
+	base, cancel := context.WithCancelCause(context.WithValue(context.WithValue(validity, calls.Validity{}, validity), (*ending)(nil), end))
 	end.cancel = cancel
 	return manager.Options{
 		NewCache: func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
@@ -174,7 +174,7 @@ func Share(options *manager.Options, shared cluster.Cluster) error {
 	host := shared.GetConfig().Host
 	var end *ending
 	if options.BaseContext != nil {
-		end, _ = options.BaseContext().Value(endingKey{}).(*ending)
+		end, _ = options.BaseContext().Value((*ending)(nil)).(*ending)
 	}
 	options.Scheme = shared.GetScheme()
 	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return shared.GetRESTMapper(), nil }
@@ -204,14 +204,12 @@ type termCache struct {
 	*ending // nil without Run
 }
 
-// ending is how a term of Run ends. It is a value of the BaseContext, because others can wrap the
-// cache.
+// ending is how a term of Run ends. It is a value of the BaseContext, with the nil pointer as its key,
+// because others can wrap the cache.
 type ending struct {
 	lead   context.Context
 	cancel context.CancelCauseFunc // of the contexts of the Runnables
 }
-
-type endingKey struct{} // of the *ending
 
 func (c *termCache) WaitForCacheSync(ctx context.Context) bool {
 	if c.ending == nil {

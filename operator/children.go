@@ -240,7 +240,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 		if !objects.IsOwned(live, call.owner) {
 			return c, reject(fmt.Errorf("it exists and does not belong to this %s: delete it, or give one of them another name", call.kind.Kind))
 		}
-		if c.Object = k.named(live.DeepCopyObject().(T)); live.GetDeletionTimestamp() != nil {
+		if c.Object = k.Named(live.DeepCopyObject().(T)); live.GetDeletionTimestamp() != nil {
 			return c, nil
 		}
 	}
@@ -252,7 +252,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 		return c, err
 	}
 	if sent {
-		c.Object = k.named(response)
+		c.Object = k.Named(response)
 	}
 	c.Changed = sent && (!exists || response.GetResourceVersion() != live.GetResourceVersion())
 	call.churn.Applied(ctx, &call.c.op.churn, churn.Apply{Owner: call.owner, Config: w.config, Manager: call.c.manager, Before: objects.Known(live, exists), After: objects.Known(response, sent), Changed: c.Changed})
@@ -264,12 +264,6 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 		call.c.Event(call.owner, corev1.EventTypeNormal, reason, "Apply", "%s %s", did, w.id)
 	}
 	return c, nil
-}
-
-// named gives obj its kind, by which a rule of kstatus is chosen. The clients' codec removes it.
-func (k *childKind[T]) named(obj T) T {
-	obj.GetObjectKind().SetGroupVersionKind(k.Kind)
-	return obj
 }
 
 // saw notes a live read for an owner, so that its next calls do not see less in the cache.

@@ -52,13 +52,14 @@ type Controller struct {
 	// log line names the awaited resource and version.
 	Loop reconcile.Controller[types.NamespacedName]
 
-	op     *Operator
-	owner  schema.GroupResource // of For
-	owns   bool                 // whether Owns was called
-	writes *consistency.Store   // the Gate, unless Loop has one
-	debug  *debug.Controller    // nil without Operator.Debug
-	about  stray.Subject        // its calls
-	calls  deaf.Calls
+	op       *Operator
+	owner    schema.GroupResource // of For
+	filtered bool                 // For has predicates, so its handler does not add each key
+	owns     bool                 // whether Owns was called
+	writes   *consistency.Store   // the Gate, unless Loop has one
+	debug    *debug.Controller    // nil without Operator.Debug
+	about    stray.Subject        // its calls
+	calls    deaf.Calls
 
 	once workqueue.TypedRateLimitingInterface[types.NamespacedName] // of a preview; nil without
 
@@ -96,7 +97,7 @@ func For[T any, L interface {
 	if c.owner != (schema.GroupResource{}) {
 		c.fail("For was called for %s and for %s: use Watches for the second, or a second controller", c.owner, resource)
 	}
-	c.owner = resource
+	c.owner, c.filtered = resource, len(pass) > 0
 	return owned(c, resource, from, enqueue.KeyOf[metav1.Object], pass)
 }
 

@@ -86,11 +86,10 @@ func (r Reading[T]) check(resource schema.GroupResource) error {
 // returned by Run.
 func Reads[T controllerkit.Object](c *Controller, resource schema.GroupVersionResource, reading Reading[T]) *Reader[T] {
 	r, err := objects.Of[T](&c.op.objects, c.op.Config, c.op.options.Namespace, resource, reading.mode())
-	if err != nil {
-		c.fail("%w", err)
-		return &Reader[T]{}
+	if err == nil {
+		err = reading.check(r.Name)
 	}
-	if err := reading.check(r.Name); err != nil {
+	if err != nil {
 		c.fail("%w", err)
 		return &Reader[T]{}
 	}
@@ -98,7 +97,7 @@ func Reads[T controllerkit.Object](c *Controller, resource schema.GroupVersionRe
 		return each(c, r, reading.Names)
 	}
 	var others func(metav1.Object) []types.NamespacedName
-	if c.owner == r.Name {
+	if c.owner == r.Name && !c.filtered {
 		others = enqueue.KeyOf[metav1.Object]
 	}
 	return remember(c, r, reading.Indexes, others)

@@ -18,10 +18,15 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/controllerkit/controllerkit/crd"
+	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -281,6 +286,41 @@ func testFound(t *testing.T, s *shelf) {
 	remove("slice")
 	got.passes(t, "endpoints", "made", before)
 	got.wait(t, "endpoints", "there")
+}
+
+// TestServerReadsOfFor: an object of For that was read runs its key also by a change that a predicate of For leaves
+// out. Proves OP14.
+func TestServerReadsOfFor(t *testing.T) {
+	t.Parallel()
+	namespace, client := testserver.Namespace(t), kubernetes.NewForConfigOrDie(testserver.Config(t))
+	op, err := operator.New(testserver.Config(t), operator.Options{Name: "maps", Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := newSeen()
+	var maps *operator.Reader[*corev1.ConfigMap]
+	c := op.Controller("maps", func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+		m, err := maps.Get(ctx, key.Namespace, key.Name)
+		if err == nil {
+			got.note(m.Name, m.Data["text"])
+		}
+		return reconcile.Result{}, err
+	})
+	informer := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace)).Core().V1().ConfigMaps()
+	op.Inform(corev1.Resource("configmaps"), informer.Informer())
+	operator.For(c, corev1.Resource("configmaps"), informer, func(e enqueue.Event[*corev1.ConfigMap]) bool { return e.Created || e.Deleted })
+	maps = operator.Reads(c, corev1.SchemeGroupVersion.WithResource("configmaps"), operator.Reading[*corev1.ConfigMap]{})
+	start(t, op, testlog.New())
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Data: map[string]string{"text": "one"}}
+	if m, err = client.CoreV1().ConfigMaps(namespace).Create(t.Context(), m, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	got.wait(t, "a", "one")
+	m.Data["text"] = "two"
+	if _, err = client.CoreV1().ConfigMaps(namespace).Update(t.Context(), m, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	got.wait(t, "a", "two")
 }
 
 // testCycle: two controllers that read each other's objects end when neither changes anything.

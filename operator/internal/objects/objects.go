@@ -88,6 +88,12 @@ func (r *Resource[T]) Informer() cache.SharedIndexInformer { return r.informer }
 // Lister returns no lister: see operator.Reads.
 func (r *Resource[T]) Lister() struct{} { return struct{}{} }
 
+// Named gives obj its kind, by which a rule of kstatus is chosen. The clients' codec removes it.
+func (r *Resource[T]) Named(obj T) T {
+	obj.GetObjectKind().SetGroupVersionKind(r.Kind)
+	return obj
+}
+
 // GroupVersionKind returns the kind.
 func (r *Resource[T]) GroupVersionKind() schema.GroupVersionKind { return r.Kind }
 
