@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/controllerkit/controllerkit"
@@ -31,7 +33,8 @@ import (
 //     Listen must be empty. It must stop in less than the manager's GracefulShutdownTimeout.
 //   - Its loops and queues feed the metrics of managerkit.NewMetrics, which the manager serves, unless Options.Metrics
 //     or those of a loop are set.
-//   - Operator.Informers and each controller have a health check of their name in the manager.
+//   - Each controller has a health check of its name in the manager. That of Operator.Informers has the name of
+//     the operator and "-informers".
 //   - Log lines go to the manager's logger.
 //
 // Call Add before the manager starts, at most once for each name of a controller. An error of a registration is
@@ -72,6 +75,7 @@ func Add(mgr manager.Manager, options operator.Options, setup func(op *operator.
 	if err := setup(op); err != nil {
 		return fmt.Errorf("bridge: Add: setup: %w", err)
 	}
+	checks := map[string]healthz.Checker{options.Name + "-informers": func(*http.Request) error { return op.Informers.Check() }}
 	for _, c := range op.Controllers() {
 		loop := &c.Loop
 		if metrics != nil && kube.IsNil(loop.Metrics) {
@@ -83,7 +87,10 @@ func Add(mgr manager.Manager, options operator.Options, setup func(op *operator.
 				})
 			}
 		}
-		if err := mgr.AddHealthzCheck(loop.Name, loop.Check); err != nil {
+		checks[loop.Name] = loop.Check
+	}
+	for name, check := range checks {
+		if err := mgr.AddHealthzCheck(name, check); err != nil {
 			return fmt.Errorf("bridge: Add: call it before the manager starts: %w", err)
 		}
 	}

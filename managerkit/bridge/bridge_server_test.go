@@ -19,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -121,7 +122,7 @@ func testSameFunction(t *testing.T) {
 func testMetrics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	mgr := w.manager(t, testserver.Config(t), w.options())
+	mgr := checked{w.manager(t, testserver.Config(t), w.options()), map[string]healthz.Checker{}}
 	a := &app{calls: make(chan types.NamespacedName, 100)}
 	must(t, bridge.Add(mgr, operator.Options{Name: "counted"}, func(op *operator.Operator) error {
 		err := a.setUp(op)
@@ -131,12 +132,28 @@ func testMetrics(t *testing.T) {
 	stop := start(t, mgr.Start)
 	w.memcached(t, "a")
 	receive(t, a.calls, "call")
+	for _, name := range []string{"counted", "counted-informers"} {
+		if check := mgr.checks[name]; len(mgr.checks) != 2 || check == nil || check(nil) != nil {
+			t.Errorf("the health checks are %v, want counted and counted-informers, which return nil", mgr.checks)
+		}
+	}
 	must(t, stop())
 	for _, family := range []string{"controller_runtime_reconcile_total", "controller_reconcile_total", "workqueue_adds_total"} {
 		if !hasSeries(t, family, "counted") {
 			t.Errorf("%s has no series of the controller", family)
 		}
 	}
+}
+
+// checked is a manager that notes its health checks.
+type checked struct {
+	ctrl.Manager
+	checks map[string]healthz.Checker
+}
+
+func (c checked) AddHealthzCheck(name string, check healthz.Checker) error {
+	c.checks[name] = check
+	return c.Manager.AddHealthzCheck(name, check)
 }
 
 func hasSeries(t *testing.T, family, controller string) bool {
