@@ -202,7 +202,15 @@ func TestShared(t *testing.T) {
 	for n := range 100 { // two states
 		report(b, fmt.Sprint(n%2), fmt.Sprint((n+1)%2))
 	}
+	for range 100 { // equal in JSON
+		report(b, int64(3), int8(3))
+		report(b, []any{"x"}, []string{"x"})
+	}
 	b.quiet()
+	for range 5 {
+		report(b, "theirs", []int{1})
+	}
+	b.want(churn.Shared, "Shop ns/owner", ".url")
 }
 
 // TestRenamed: a child that exists under a name of the same form is named.

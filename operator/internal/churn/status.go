@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/controllerkit/controllerkit/internal/fields"
 )
@@ -42,10 +43,12 @@ func (f *Finder) Reported(ctx context.Context, kind string, before, after metav1
 
 // statusOf returns the status of an object as a map, without times of transitions.
 func statusOf(obj any) map[string]any {
-	stat := fields.Of(obj)
 	var v map[string]any
-	if m, ok := stat.(map[string]any); ok {
-		v = runtime.DeepCopyJSON(m)
+	if m, ok := fields.Of(obj).(map[string]any); ok {
+		text, err := json.Marshal(m) // a call can have set values of any Go type
+		if err != nil || json.Unmarshal(text, &v) != nil {
+			return nil
+		}
 	} else {
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
 		if err != nil {
