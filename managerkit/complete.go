@@ -57,8 +57,9 @@ import (
 // While this process waits to lead, the informers of the builder's For, Owns and Watches run, and
 // the queue is empty. The sources fill it when the process leads, and the loop also gets the keys
 // of objects that were deleted shortly before: see [reconcile.Source.Keep]. For this, Complete
-// adds a second controller to the manager, which only sees deletions. It does not if EnableWarmup
-// of options is false, or if the builder has a WatchesRawSource other than that of package
+// adds a second controller to the manager, which only sees deletions. Those that its event handlers, for
+// example a slow map function, have not handled when the loop begins add no keys. Complete adds no second
+// controller if EnableWarmup of options is false, or if the builder has a WatchesRawSource other than that of package
 // remember: then these informers start when the process leads.
 //
 // options replaces the builder's WithOptions. Complete returns an error if
