@@ -87,6 +87,8 @@ type Store struct {
 
 	metrics Metrics // can be nil
 
+	informers sync.Mutex // is held while AddInformer and RemoveInformer change the handlers; before mu
+
 	// mu guards the fields below. It is held during calls of the stores, which take
 	// their own lock, and never during a wake function or metrics.
 	mu      sync.Mutex
@@ -129,6 +131,8 @@ func New(cfg Config) *Store {
 // starts. It fails if the informer has stopped or the resource already has a store: several
 // informers of a resource need one store, with the lowest of their versions.
 func (s *Store) AddInformer(resource schema.GroupResource, informer cache.SharedInformer) error {
+	s.informers.Lock()
+	defer s.informers.Unlock()
 	s.mu.Lock()
 	if s.stores[resource] != nil {
 		s.mu.Unlock()
@@ -159,6 +163,10 @@ func (s *Store) AddInformer(resource schema.GroupResource, informer cache.Shared
 // outcome stay in Ambiguous. RemoveInformer returns an error if the resource has no store, or
 // if the handler cannot be removed.
 func (s *Store) RemoveInformer(resource schema.GroupResource) error {
+	var taken []*waiter
+	defer func() { s.call(taken) }() // without a lock
+	s.informers.Lock()
+	defer s.informers.Unlock()
 	s.mu.Lock()
 	store := s.stores[resource]
 	if store == nil {
@@ -171,9 +179,8 @@ func (s *Store) RemoveInformer(resource schema.GroupResource) error {
 		maps.DeleteFunc(rec.deleted, func(_ types.UID, d deletion) bool { return d.resource == resource })
 		maps.DeleteFunc(rec.refused, func(o objectRef, _ refusal) bool { return o.resource == resource })
 	}
-	taken := s.takeAllLocked(time.Now())
+	taken = s.takeAllLocked(time.Now())
 	s.mu.Unlock()
-	s.call(taken)
 	if store.remove == nil {
 		return nil
 	}

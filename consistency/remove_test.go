@@ -109,9 +109,13 @@ type handled struct {
 	cache.SharedIndexInformer
 	handlers int
 	err      error
+	adding   func() // called before a handler is added; nil means none
 }
 
 func (h *handled) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	if h.adding != nil {
+		h.adding()
+	}
 	h.handlers++
 	return h.SharedIndexInformer.AddEventHandler(handler)
 }
@@ -119,6 +123,29 @@ func (h *handled) AddEventHandler(handler cache.ResourceEventHandler) (cache.Res
 func (h *handled) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
 	h.handlers--
 	return errors.Join(h.SharedIndexInformer.RemoveEventHandler(handle), h.err)
+}
+
+// An informer that is removed while AddInformer adds its handler keeps none.
+func TestRemoveInformerDuringAdd(t *testing.T) {
+	s := consistency.New(consistency.Config{})
+	done := make(chan error, 1)
+	informer := &handled{SharedIndexInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, nil)}
+	informer.adding = func() {
+		begun := make(chan struct{})
+		go func() { close(begun); done <- s.RemoveInformer(pods) }()
+		<-begun
+		select {
+		case err := <-done:
+			done <- err
+		case <-time.After(100 * time.Millisecond): // it waits for AddInformer
+		}
+	}
+	if err := s.AddInformer(pods, informer); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil || informer.handlers != 0 {
+		t.Errorf("RemoveInformer = %v, and %d handlers are left", err, informer.handlers)
+	}
 }
 
 // The handler goes with the store, no reference to the store stays, and the resource can be
