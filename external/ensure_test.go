@@ -295,6 +295,23 @@ func TestDelete(t *testing.T) {
 				annotate(m, `{"token":%q,"id":"theirs"}`, external.Token(m.Objects["settings"], account))
 				deleting(m)
 			}},
+		{name: "an id that is gone, own machine there", service: lists,
+			before: func(t *testing.T, _ *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				annotate(m, `{"token":%q,"id":"machine-0"}`, external.Token(m.Objects["settings"], account))
+				deleting(m)
+			}},
+		{name: "an id that is gone, own machine there, of an object that lives on", service: lists, writes: 1,
+			before: func(t *testing.T, _ *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				annotate(m, `{"token":%q,"id":"machine-0"}`, external.Token(m.Objects["settings"], account))
+			}},
+		{name: "gone, still listed", service: lists,
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				made(t, s, m, r)
+				s.machines[0].deleted = true
+				r.Find = func(context.Context, string) (string, bool, error) { return s.machines[0].id, true, nil }
+			}},
 		{name: "Delete fails", service: lists, left: 1, wantErr: "access denied",
 			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
 				made(t, s, m, r)
@@ -499,6 +516,11 @@ func TestLifeErrors(t *testing.T) {
 		{name: "watch", policy: external.ObserveOnly, before: func(_ *service, m *fakeserver.Server) { m.Objects["settings"].Annotations = nil }, calls: 2},
 		{name: "delete", delete: true, before: func(_ *service, m *fakeserver.Server) { deleting(m) }, calls: 4}, // observe, find, delete, observe
 		{name: "delete without an id", delete: true, before: func(_ *service, m *fakeserver.Server) { m.Objects["settings"].Annotations = nil; deleting(m) }, calls: 4},
+		{name: "delete what is gone", delete: true, before: func(s *service, m *fakeserver.Server) { s.machines[0].deleted = true; deleting(m) }, calls: 2}, // observe, find
+		{name: "delete, another id is stored", delete: true, before: func(_ *service, m *fakeserver.Server) {
+			annotate(m, `{"token":%q,"id":"machine-0"}`, external.Token(m.Objects["settings"], account))
+			deleting(m)
+		}, calls: 5}, // observe, find, observe, delete, observe
 		{name: "delete what has just gone", delete: true, before: func(s *service, m *fakeserver.Server) {
 			deleting(m)
 			s.finds = false

@@ -313,7 +313,7 @@ func (l *life) live(t *testing.T) string {
 		if len(here) != 1 || here[0].size != obj.Data["size"] || external.ID(obj, account) != here[0].id {
 			return fmt.Sprintf("the object wants the size %s and has the id %s, the machines are %+v", obj.Data["size"], external.ID(obj, account), here)
 		}
-		switch l.r.IntN(4) {
+		switch l.r.IntN(5) {
 		case 0:
 			l.history = append(l.history, "  a user edits the size")
 			obj.Data["size"] += "+"
@@ -325,6 +325,11 @@ func (l *life) live(t *testing.T) string {
 			l.history = append(l.history, "  somebody deletes the machine")
 			here[0].deleted = true
 		case 3:
+			if l.finds || l.named {
+				l.history = append(l.history, "  somebody edits the id")
+				annotate(l.server, `{"token":%q,"id":"machine-0"}`, external.Token(obj, account))
+			}
+		case 4:
 			l.history = append(l.history, "  a user turns it off and on")
 			size := obj.Data["size"]
 			obj.Data["size"] = ""
