@@ -65,5 +65,6 @@
 //   - Anyone who may edit the object can edit the annotation, and so choose the id. Ensure and
 //     Delete then refuse to change the thing, if there is a Find. Once and ID return the chosen
 //     id: if ids are secret, check that the thing carries the token.
-//   - Without a Find, a thing whose annotation somebody removes is lost to this package.
+//   - Without a Find, a thing is lost to this package if somebody removes its annotation or
+//     edits its id.
 package external

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -147,9 +148,17 @@ func TestEnsureStates(t *testing.T) {
 			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
 				annotate(m, `{"token":%q,"since":"1999-12-31T23:14:59Z"}`, external.Token(m.Objects["settings"], account))
 			}},
-		{name: "an intent that is nearly too old", service: service{key: time.Hour}, want: external.Current, sizes: "small", writes: 2,
+		{name: "an intent that is nearly too old", service: service{key: time.Hour}, want: external.Current, sizes: "small", writes: 1,
 			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
 				annotate(m, `{"token":%q,"since":"1999-12-31T23:15:00Z"}`, external.Token(m.Objects["settings"], account))
+			}},
+		{name: "an intent whose first try is too old", service: service{key: time.Hour, visible: time.Minute}, wantErr: "the service may have forgotten its token",
+			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
+				annotate(m, `{"token":%q,"since":"1999-12-31T23:59:00Z","first":"1999-12-31T23:14:59Z"}`, external.Token(m.Objects["settings"], account))
+			}},
+		{name: "an intent whose first try is nearly too old", service: service{key: time.Hour, visible: time.Minute}, want: external.Current, sizes: "small", writes: 2,
+			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
+				annotate(m, `{"token":%q,"since":"1999-12-31T23:59:00Z","first":"1999-12-31T23:15:00Z"}`, external.Token(m.Objects["settings"], account))
 			}},
 		{name: "an intent that is young", service: service{key: time.Hour}, want: external.Current, sizes: "small", writes: 1,
 			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
@@ -286,6 +295,23 @@ func TestDelete(t *testing.T) {
 				annotate(m, `{"token":%q,"id":"theirs"}`, external.Token(m.Objects["settings"], account))
 				deleting(m)
 			}},
+		{name: "an id that is gone, own machine there", service: lists,
+			before: func(t *testing.T, _ *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				annotate(m, `{"token":%q,"id":"machine-0"}`, external.Token(m.Objects["settings"], account))
+				deleting(m)
+			}},
+		{name: "an id that is gone, own machine there, of an object that lives on", service: lists, writes: 1,
+			before: func(t *testing.T, _ *service, m *fakeserver.Server, r *external.Resource) {
+				ensure(t, m, *r)
+				annotate(m, `{"token":%q,"id":"machine-0"}`, external.Token(m.Objects["settings"], account))
+			}},
+		{name: "gone, still listed", service: lists,
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				made(t, s, m, r)
+				s.machines[0].deleted = true
+				r.Find = func(context.Context, string) (string, bool, error) { return s.machines[0].id, true, nil }
+			}},
 		{name: "Delete fails", service: lists, left: 1, wantErr: "access denied",
 			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
 				made(t, s, m, r)
@@ -312,6 +338,52 @@ func TestDelete(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A service makes a machine, its response is lost, and it is unreachable until it has forgotten the
+// key: however often Ensure or Delete tried, a human decides.
+//
+// Proves EX1 and EX4.
+func TestKeysLast(t *testing.T) {
+	t.Parallel()
+	for _, visible := range []time.Duration{0, time.Minute, 29 * time.Minute} {
+		for _, remove := range []bool{false, true} {
+			t.Run(fmt.Sprint(visible, " ", remove), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					s, m := quiet(service{key: time.Hour, visible: visible})
+					r, start := s.machine("new"), time.Now()
+					s.do = func(call func() error) error {
+						switch {
+						case s.creates == 0:
+							return errors.Join(io.ErrUnexpectedEOF, call())
+						case time.Since(start) <= s.key:
+							return io.ErrUnexpectedEOF
+						}
+						return call()
+					}
+					m.Writes = 0
+					var err error
+					for ; time.Since(start) < 2*s.key; time.Sleep(time.Minute) {
+						if remove && s.creates > 0 {
+							_, err = deleted(t.Context(), m, m.Objects["settings"], r)
+						} else if _, err = external.Ensure(t.Context(), m, m.Objects["settings"], r); remove {
+							deleting(m)
+						}
+						if isTerminal(err) && time.Since(start) <= s.key*3/4 {
+							t.Fatalf("after %v: %v", time.Since(start), err)
+						}
+					}
+					if !isTerminal(err) || !strings.Contains(err.Error(), "may have forgotten") || s.creates != 1 {
+						t.Errorf("%d machines were made, and the error is %v; want 1, and that the service may have forgotten", s.creates, err)
+					}
+					if visible == 0 && m.Writes != 1 {
+						t.Errorf("%d writes, want only that of the intent: a write repeats Create without a backoff", m.Writes)
+					}
+				})
+			})
+		}
 	}
 }
 
@@ -444,6 +516,11 @@ func TestLifeErrors(t *testing.T) {
 		{name: "watch", policy: external.ObserveOnly, before: func(_ *service, m *fakeserver.Server) { m.Objects["settings"].Annotations = nil }, calls: 2},
 		{name: "delete", delete: true, before: func(_ *service, m *fakeserver.Server) { deleting(m) }, calls: 4}, // observe, find, delete, observe
 		{name: "delete without an id", delete: true, before: func(_ *service, m *fakeserver.Server) { m.Objects["settings"].Annotations = nil; deleting(m) }, calls: 4},
+		{name: "delete what is gone", delete: true, before: func(s *service, m *fakeserver.Server) { s.machines[0].deleted = true; deleting(m) }, calls: 2}, // observe, find
+		{name: "delete, another id is stored", delete: true, before: func(_ *service, m *fakeserver.Server) {
+			annotate(m, `{"token":%q,"id":"machine-0"}`, external.Token(m.Objects["settings"], account))
+			deleting(m)
+		}, calls: 5}, // observe, find, observe, delete, observe
 		{name: "delete what has just gone", delete: true, before: func(s *service, m *fakeserver.Server) {
 			deleting(m)
 			s.finds = false

@@ -1,6 +1,7 @@
 package external
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -48,9 +49,10 @@ type Resource struct {
 	VisibleAfter time.Duration
 
 	// KeysLast is the time for which a service without Find recognises a second Create with one
-	// token. If the outcome of a Create is unknown for three quarters of it, Once, Ensure and
-	// Delete return an error that asks a human to look for the thing, and call Create no more. The
-	// last quarter is for the call and the clock skew. 0 means that there is a Find.
+	// token. If the outcome of a Create is unknown for three quarters of it, counted from the intent
+	// of the first try, Once, Ensure and Delete return an error that asks a human to look for the
+	// thing, and call Create no more. The last quarter is for the call and the clock skew. 0 means
+	// that there is a Find.
 	KeysLast time.Duration
 
 	// Observe compares the thing with what the object wants. [Gone] is the answer only if
@@ -86,6 +88,7 @@ type Resource struct {
 type intent struct {
 	Token string    `json:"token"`
 	Since time.Time `json:"since,omitzero"` // when it was stored; with an id only if VisibleAfter is set
+	First time.Time `json:"first,omitzero"` // when it was stored first, if KeysLast is set and Since is of a later try
 	ID    string    `json:"id,omitempty"`
 	Gone  string    `json:"gone,omitempty"` // the id of the thing before this one
 }
@@ -282,7 +285,7 @@ func (r Resource) ahead(last intent) bool {
 
 // tooOld reports whether the service may have forgotten the Create of the intent.
 func (r Resource) tooOld(last intent) bool {
-	return r.KeysLast > 0 && time.Since(last.Since) > r.KeysLast-r.KeysLast/4
+	return r.KeysLast > 0 && time.Since(cmp.Or(last.First, last.Since)) > r.KeysLast-r.KeysLast/4
 }
 
 // forgotten is the error for an intent that is too old, unless obj is.
@@ -300,7 +303,7 @@ func testVersion(obj metav1.Object) kube.Operation {
 
 // stamp stores the intent on the newest version of obj, and returns its value.
 func stamp[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent) (string, error) {
-	value := intent{Token: last.Token, Since: time.Now().UTC(), Gone: last.Gone}.String()
+	value := intent{Token: last.Token, Since: time.Now().UTC(), First: last.First, Gone: last.Gone}.String()
 	add := kube.Operation{Op: "add", Path: annotationPath(r.Annotation), Value: value}
 	if len(obj.GetAnnotations()) == 0 {
 		add.Path, add.Value = annotationsPath, map[string]string{r.Annotation: value}
@@ -308,11 +311,15 @@ func stamp[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj
 	return value, store(ctx, c, obj, r, value, "store the intent", kube.TestUID(obj), testVersion(obj), add)
 }
 
-// confirm makes sure that obj, whose annotation has the value, is the newest version. If the time
-// of the intent does not matter, it does not write: a write is an event, and an event
-// would repeat a failing Create at once instead of after its backoff.
+// confirm makes sure that obj, whose annotation has the value, is the newest version. With
+// VisibleAfter, which counts from the last try, it stores the time. Otherwise it does not write: a
+// write is an event, and an event would repeat a failing Create at once instead of after its
+// backoff. KeysLast counts from the first try, which may be the one that the service knows.
 func confirm[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent, value string) (string, error) {
-	if r.VisibleAfter > 0 || r.KeysLast > 0 && time.Since(last.Since) > r.KeysLast/4 {
+	if r.VisibleAfter > 0 {
+		if r.KeysLast > 0 {
+			last.First = cmp.Or(last.First, last.Since)
+		}
 		return stamp(ctx, c, obj, r, last)
 	}
 	return value, store(ctx, c, obj, r, value, "confirm the intent", kube.TestUID(obj), testVersion(obj))

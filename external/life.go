@@ -244,6 +244,10 @@ func (r Resource) observe(ctx context.Context, id string) (State, error) {
 // that its spec turned off. Then the API server confirms first that obj is its newest version. Ensure
 // can make a thing again later.
 //
+// If the thing of the stored id is gone, Delete calls Find before it returns nil: somebody may have
+// edited the id, or restored the object from a time before [Ensure] replaced the thing. Then it
+// deletes the thing that carries the token.
+//
 // Without a Find, Delete learns an id that a crash kept from being stored by one more Create with
 // the same token, and then deletes that thing. In a call of package preview, it deletes nothing.
 //
@@ -294,6 +298,10 @@ func remove[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 		last.ID = id
 	}
 	state, err := r.observe(ctx, last.ID)
+	if err == nil && state == Gone && !traced { // the stored id may be edited, or older than the thing
+		last.ID, state, err = r.successor(ctx, last)
+		traced = true
+	}
 	if err != nil {
 		return err
 	}
@@ -332,6 +340,17 @@ func remove[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 		return exchange(ctx, c, obj, r, value, intent{Token: last.Token, Gone: last.ID}, "store that the thing is gone")
 	}
 	return nil
+}
+
+// successor returns the thing that carries the token and is not the one that is gone, with its
+// state, or the one that is gone if there is none.
+func (r Resource) successor(ctx context.Context, last intent) (string, State, error) {
+	id, found, err := r.find(ctx, intent{Token: last.Token, Gone: last.ID})
+	if err != nil || !found {
+		return last.ID, Gone, err
+	}
+	state, err := r.observe(ctx, id)
+	return id, state, err
 }
 
 // trace returns the id of a thing whose id is not stored, and "" if there is none.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -180,15 +181,31 @@ func deleted(ctx context.Context, m *fakeserver.Server, obj *corev1.ConfigMap, r
 	return 0, err
 }
 
-// A life is that of one object: its controller crashes and has stale caches, users edit and delete
-// it, and somebody changes and deletes its machine.
+// A life is that of one object: its controller crashes and has stale caches, its service is
+// unreachable for hours, users edit and delete it, and somebody changes and deletes its machine.
 type life struct {
 	*service
 	server  *fakeserver.Server
 	r       *rand.Rand
 	crashes int
+	down    time.Time           // until when the service is unreachable
+	known   time.Time           // when it was last known which machines there are
 	past    []*corev1.ConfigMap // the versions of the object
 	history []string
+}
+
+// call is a call to the service, which can be unreachable after trouble.
+func (l *life) call(call func() error) error {
+	if time.Now().Before(l.down) {
+		return io.ErrUnexpectedEOF
+	}
+	defer func(before int) {
+		if l.crashes > before && l.r.IntN(3) == 0 {
+			l.down = time.Now().Add(time.Duration(l.r.Int64N(int64(3 * time.Hour))))
+			l.history = append(l.history, "  unreachable until "+l.down.Format("15:04:05"))
+		}
+	}(l.crashes)
+	return l.trouble(call)
 }
 
 func (l *life) trouble(call func() error) error {
@@ -243,12 +260,26 @@ func (l *life) pass(t *testing.T) (state external.State, again time.Duration, er
 	return result.State, result.RequeueAfter, err
 }
 
+// decide is a human, who does what the error for a key that may be forgotten asks for.
+func (l *life) decide() {
+	l.history = append(l.history, "  a human deletes the machine and removes the annotation")
+	for _, m := range l.here() {
+		m.deleted = true
+	}
+	obj := l.server.Objects["settings"].DeepCopy()
+	delete(obj.Annotations, account)
+	l.server.Put(obj)
+	l.known = time.Now()
+}
+
 // settle runs the controller until it has nothing to do.
 func (l *life) settle(t *testing.T, want external.State) string {
+	backoff := time.Second
 	for range 200 {
 		state, again, err := l.pass(t)
 		l.history = append(l.history, fmt.Sprint("  ", time.Now().Format("15:04:05"), " ", state, " ", again, " ", err))
-		if isTerminal(err) && !strings.Contains(err.Error(), "the object is being deleted") {
+		forgotten := isTerminal(err) && strings.Contains(err.Error(), "may have forgotten") && time.Since(l.known) > l.key*3/4
+		if isTerminal(err) && !strings.Contains(err.Error(), "the object is being deleted") && !forgotten {
 			return err.Error()
 		}
 		here := l.here()
@@ -256,10 +287,15 @@ func (l *life) settle(t *testing.T, want external.State) string {
 			return fmt.Sprintf("%d machines", len(here))
 		}
 		if err == nil && state == want {
+			l.known = time.Now()
 			return ""
 		}
+		if forgotten {
+			l.decide()
+		}
 		if err != nil && !apierrors.IsConflict(err) {
-			again = max(again, time.Second)
+			again = max(again, backoff)
+			backoff = min(2*backoff, 10*time.Minute)
 		}
 		time.Sleep(max(min(again, 20*time.Minute), time.Millisecond))
 	}
@@ -277,7 +313,7 @@ func (l *life) live(t *testing.T) string {
 		if len(here) != 1 || here[0].size != obj.Data["size"] || external.ID(obj, account) != here[0].id {
 			return fmt.Sprintf("the object wants the size %s and has the id %s, the machines are %+v", obj.Data["size"], external.ID(obj, account), here)
 		}
-		switch l.r.IntN(4) {
+		switch l.r.IntN(5) {
 		case 0:
 			l.history = append(l.history, "  a user edits the size")
 			obj.Data["size"] += "+"
@@ -289,6 +325,11 @@ func (l *life) live(t *testing.T) string {
 			l.history = append(l.history, "  somebody deletes the machine")
 			here[0].deleted = true
 		case 3:
+			if l.finds || l.named {
+				l.history = append(l.history, "  somebody edits the id")
+				annotate(l.server, `{"token":%q,"id":"machine-0"}`, external.Token(obj, account))
+			}
+		case 4:
 			l.history = append(l.history, "  a user turns it off and on")
 			size := obj.Data["size"]
 			obj.Data["size"] = ""
@@ -326,8 +367,8 @@ func (l *life) live(t *testing.T) string {
 	return ""
 }
 
-// 90 objects with each kind of service live and die, and their controllers crash: no object
-// ever has two machines, and none is left.
+// 90 objects with each kind of service live and die, their controllers crash, and their services are
+// unreachable: no object ever has two machines, and none is left.
 //
 // Proves EX1, EX3 and EX4.
 func TestLives(t *testing.T) {
@@ -340,8 +381,8 @@ func TestLives(t *testing.T) {
 				crashes := 0
 				for n := range *lives {
 					s := *kind
-					l := &life{service: &s, r: rand.New(rand.NewPCG(seed, uint64(n)))}
-					s.do = l.trouble
+					l := &life{service: &s, r: rand.New(rand.NewPCG(seed, uint64(n))), known: time.Now()}
+					s.do = l.call
 					l.server = fakeserver.New(fakeserver.Settings(func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"size": "small"} }))
 					l.server.Do = func(_ string, call func() error) error { return l.trouble(call) }
 					if diff := l.live(t); diff != "" {
