@@ -52,6 +52,7 @@
 //     informer.ConsistentLists lists are current.
 //   - After consistency's WroteAt, or a write in an unselected namespace, a key waits for all
 //     selected namespaces: up to a minute. If no namespace is selected, it waits for MaxWait.
+//   - After a change of selectors, a key that has written can wait for a bookmark, too.
 //   - Each part costs a watch, and each object an entry of a map in addition to the cache.
 //   - Events that a handler has not begun to handle are dropped at the stop.
 package scope

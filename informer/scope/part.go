@@ -30,6 +30,7 @@ type part struct {
 	scope    *Informer
 	key      Part
 	informer cache.SharedIndexInformer
+	versions versions // the floor is set before the part is in a view
 
 	// The lock of the selection guards the fields below.
 	stop    context.CancelFunc       // nil until the informer runs
@@ -214,6 +215,9 @@ func (r *region) closeLocked() {
 
 // version returns the version of the part's cache.
 func (p *part) version() string { return p.informer.GetStore().LastStoreSyncResourceVersion() }
+
+// shownVersion returns the version of a part in a view.
+func (p *part) shownVersion() string { return p.versions.known(p.version()) }
 
 // addIndexers adds the indexers that the part's cache does not have.
 func (p *part) addIndexers(indexers cache.Indexers) error {

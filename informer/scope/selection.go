@@ -39,6 +39,8 @@ type selection struct {
 	reason    error         // why it is not synced
 	changed   chan struct{} // closed by the next change of the fields above; nil if no call waits
 
+	viewMu sync.RWMutex // held for writing by a change of view, and for reading by a read of a version
+
 	readyMu sync.Mutex // guards ready
 	ready   []*swap    // to be shown
 }
@@ -461,9 +463,8 @@ func (s *selection) showLocked(added, removed []*region) {
 		delete(s.pending, r.key)
 		s.shown[r.key] = r
 	}
-	before := s.view.Load()
 	if len(added)+len(removed) > 0 {
-		s.view.Store(newView(before, added, removed))
+		s.changeView(added, removed)
 	}
 	was, is := byNamespace(removed), byNamespace(added)
 	for k, i := range s.informers {
