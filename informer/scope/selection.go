@@ -50,12 +50,14 @@ type swap struct {
 	added, removed []*region
 	cancel         context.CancelFunc
 	canceled       bool
-	holds          bool      // the events of removed
-	since          time.Time // when it began
+	holds          bool          // the events of removed
+	since          time.Time     // when it began
+	limit          time.Duration // of the hold
 }
 
-// maxHold is how long the events of a region are held for one that replaces it when no Select
-// waits: longer than until the next bookmark.
+// maxHold is how long the events of a region are held for one that replaces it: longer than until
+// the next bookmark. Each hold that reaches its limit doubles the next one, so that a part with a
+// longer list is shown, too.
 const maxHold = 2 * time.Minute
 
 // changeLocked wakes the calls that wait for a change.
@@ -224,7 +226,7 @@ func (s *selection) swapLocked() {
 
 func (s *selection) beginLocked(w *swap) {
 	ctx, cancel := context.WithCancel(s.informers[0].run)
-	w.cancel = cancel
+	w.cancel, w.limit = cancel, maxHold
 	s.holdLocked(w)
 	s.running[w] = struct{}{}
 	s.swaps.Go(func() {
@@ -289,7 +291,7 @@ func (s *selection) await(ctx context.Context, w *swap) bool {
 		for _, p := range r.parts {
 			for !p.informer.HasSynced() {
 				s.mu.Lock()
-				holds, changed := s.holdsLocked(w), s.waitLocked()
+				holds, left, changed := w.holdsLocked(), w.limit-time.Since(w.since), s.waitLocked()
 				s.mu.Unlock()
 				if !holds {
 					return len(w.removed) == 0 && done(ctx, p.informer.HasSyncedChecker())
@@ -297,6 +299,7 @@ func (s *selection) await(ctx context.Context, w *swap) bool {
 				select {
 				case <-p.informer.HasSyncedChecker().Done():
 				case <-changed:
+				case <-time.After(left):
 				case <-ctx.Done():
 					return false
 				}
@@ -335,7 +338,7 @@ func (s *selection) reach(ctx context.Context, w *swap, p, old *part) bool {
 			return false
 		}
 		s.mu.Lock()
-		holds := s.holdsLocked(w)
+		holds := w.holdsLocked()
 		s.mu.Unlock()
 		if !holds {
 			return false
@@ -356,10 +359,14 @@ func (s *selection) holdLocked(w *swap) {
 	}
 }
 
-// holdsLocked reports whether the swap holds events. If an added region fails, or no Select waits
-// for maxHold, it sends them.
-func (s *selection) holdsLocked(w *swap) bool {
-	if w.holds && (w.failing() || s.late && time.Since(w.since) >= maxHold) {
+// holdsLocked reports whether the swap holds events. If an added region fails, or the limit is
+// reached, it sends them.
+func (w *swap) holdsLocked() bool {
+	long := time.Since(w.since) >= w.limit
+	if w.holds && (long || w.failing()) {
+		if long {
+			w.limit *= 2
+		}
 		w.releaseLocked()
 	}
 	return w.holds && !w.canceled
