@@ -62,7 +62,8 @@ func (i *Informer) Follow(settings cache.SharedIndexInformer, which func() (Sele
 	return nil
 }
 
-// openPause is the time after which Follow calls a failed function of New again.
+// openPause is the time after which a failed function of New is called again, by Follow and for a late
+// part.
 const openPause = 10 * time.Second
 
 // follower makes the selection of the settings. It is their handler.

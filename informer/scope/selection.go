@@ -3,7 +3,6 @@ package scope
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -123,10 +122,8 @@ func (s *selection) changeTo(parts []Part, opened map[Part]*region) (bool, error
 		}
 	}
 	for _, r := range opened {
-		for k, p := range r.parts {
-			if err := p.addIndexers(s.informers[k].indexers); err != nil {
-				return false, fmt.Errorf("scope: select %s: %w: the selection stays as it was", r.key.name(), err)
-			}
+		if err := s.indexLocked(r); err != nil {
+			return false, errNotOpened(r.key, err)
 		}
 	}
 	s.cancelLocked()
@@ -252,7 +249,7 @@ func (s *selection) stage(ctx context.Context, w *swap) {
 				}
 			}
 		}
-		if !s.reopen(w) {
+		if !s.reopen(ctx, w) {
 			return
 		}
 	}
@@ -387,28 +384,57 @@ func (w *swap) releaseLocked() {
 	}
 }
 
-// reopen holds the events of the removed regions, and lists the added regions again. It returns
-// false if the swap was canceled.
-func (s *selection) reopen(w *swap) bool {
+// reopen holds the events of the removed regions, and lists the added regions again. If the function
+// of New fails, it is called again after a pause. reopen returns false if ctx is done first.
+func (s *selection) reopen(ctx context.Context, w *swap) bool {
+	last := ""
+	for {
+		r, err := s.tryReopen(w)
+		if ctx.Err() != nil {
+			return false
+		}
+		if err == nil {
+			return true
+		}
+		s.mu.Lock()
+		r.unopened = err
+		if err.Error() != last {
+			s.loggerLocked().Error(err, "A late namespace cannot be listed again", "part", kube.Printable(r.key.String(), 253))
+		}
+		last = err.Error()
+		s.changeLocked()
+		s.mu.Unlock()
+		select {
+		case <-time.After(openPause):
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// tryReopen is reopen without a retry. It returns the added region that failed, and is a no-op if
+// the swap was canceled.
+func (s *selection) tryReopen(w *swap) (*region, error) {
 	var opened []*region
 	for _, r := range w.added {
 		again, err := s.newRegion(r.key)
 		if err != nil {
-			return false // the function of New accepted the Part before
+			return r, err
 		}
 		opened = append(opened, again)
 	}
-	if !s.lockFor(w) {
-		return false
-	}
+	s.mu.Lock()
 	defer s.mu.Unlock()
+	if w.canceled {
+		return nil, nil
+	}
+	for n, r := range opened {
+		if err := s.indexLocked(r); err != nil {
+			return w.added[n], err
+		}
+	}
 	s.holdLocked(w)
 	for n, r := range opened {
-		for k, p := range r.parts {
-			if p.addIndexers(s.informers[k].indexers) != nil {
-				return false // as above
-			}
-		}
 		w.added[n].closeLocked()
 		s.pending[r.key] = r
 		for _, p := range r.parts {
@@ -416,7 +442,17 @@ func (s *selection) reopen(w *swap) bool {
 		}
 	}
 	w.added = opened
-	return true
+	return nil, nil
+}
+
+// indexLocked adds the indexers to a new region.
+func (s *selection) indexLocked(r *region) error {
+	for k, p := range r.parts {
+		if err := p.addIndexers(s.informers[k].indexers); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // lockFor locks the selection, if the swap was not canceled.
