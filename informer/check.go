@@ -66,7 +66,8 @@ func (s *Set) observe(m *member) alive.Metrics {
 // metrics show it, and Ready if the part had received data. Informers of package crd go on without
 // such an object.
 //
-// An API server that is down is no stall, because client-go repeats its requests. Check needs
+// An API server that is down is no stall, because client-go repeats its requests, and neither is
+// an informer that waits for Served. Check needs
 // the transport of [EndSilentWatches] in the informer's client: without it, the informer counts
 // as alive.
 func (s *Set) Check() error {

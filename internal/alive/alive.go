@@ -19,6 +19,7 @@ type Informer struct {
 	active   atomic.Int64 // the last request, response or data
 	received atomic.Int64 // the last data; 0 before the first
 	observed atomic.Bool  // a request was seen
+	resting  atomic.Bool  // between Rest and its end
 	metrics  Metrics
 	name     string    // of a part
 	whole    *Informer // that the part belongs to; nil for an Informer of New
@@ -234,8 +235,25 @@ func (i *Informer) touch() int64 {
 	return now
 }
 
-// Idle returns the time since the informer was active, and whether a request was observed.
+// Rest notes that the informer must not send requests until the returned function is called. For a
+// nil Informer, both are no-ops.
+func (i *Informer) Rest() (end func()) {
+	if i == nil {
+		return func() {}
+	}
+	i.resting.Store(true)
+	return func() {
+		i.touch()
+		i.resting.Store(false)
+	}
+}
+
+// Idle returns the time since the informer was active, or 0 while it rests, and whether a request
+// was observed.
 func (i *Informer) Idle() (idle time.Duration, observed bool) {
+	if i.resting.Load() {
+		return 0, i.observed.Load()
+	}
 	return time.Since(i.start) - time.Duration(i.active.Load()), i.observed.Load()
 }
 
