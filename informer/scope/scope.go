@@ -110,7 +110,7 @@ func (i *Informer) RunWithContext(ctx context.Context) {
 		return
 	}
 	i.run = ctx
-	i.blockLocked()
+	alive.From(ctx).Block(s.blocked)
 	for l := range i.listeners {
 		i.startLocked(l)
 	}
@@ -143,13 +143,6 @@ func (i *Informer) Run(stop <-chan struct{}) {
 		}
 	}()
 	i.RunWithContext(ctx)
-}
-
-// blockLocked tells the informer.Set why the Informer is not synced.
-func (i *Informer) blockLocked() {
-	if i.run != nil {
-		alive.From(i.run).Block(i.selection.reason)
-	}
 }
 
 // startLocked starts the goroutine of a handler.

@@ -214,9 +214,7 @@ func (s *selection) end(cause error) error {
 		return errStopped("select")
 	}
 	err := s.lateLocked(cause)
-	if s.late = err != nil; s.late && !s.synced {
-		s.blockLocked(err)
-	}
+	s.late = err != nil
 	s.syncLocked(true)
 	s.changeLocked()
 	return err

@@ -35,7 +35,7 @@ type selection struct {
 	pending   map[Part]*region // selected and not shown yet
 	running   map[*swap]struct{}
 	late      bool          // no Select waits for the pending regions
-	reason    error         // why it is not synced
+	reason    error         // why no selection was made
 	changed   chan struct{} // closed by the next change of the fields above; nil if no call waits
 
 	viewMu sync.RWMutex // held for writing by a change of view, and for reading by a read of a version
@@ -68,12 +68,17 @@ func (s *selection) changeLocked() {
 	s.syncLocked(false)
 }
 
-// blockLocked notes why the Informers are not synced.
-func (s *selection) blockLocked(reason error) {
-	s.reason = reason
-	for _, i := range s.informers {
-		i.blockLocked()
+// blocked returns the reason why the Informers are not synced.
+func (s *selection) blocked() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.synced:
+		return nil
+	case !s.selected:
+		return s.reason
 	}
+	return s.lateLocked(nil)
 }
 
 // syncLocked makes the Informers synced if a selection was made: it is empty, or some of it is
@@ -83,7 +88,6 @@ func (s *selection) syncLocked(ended bool) {
 		return
 	}
 	s.synced = true
-	s.blockLocked(nil)
 	for _, i := range s.informers {
 		close(i.synced)
 		i.sendLocked(event{kind: onSynced})

@@ -30,7 +30,7 @@ type Informer struct {
 	lists    lists
 	composed bool // the requests are those of parts
 	parts    map[*Informer]struct{}
-	blocked  error // the reason why the informer cannot sync; nil if it is not known
+	blocked  func() error // the reason why the informer is not synced, or nil if it is not known; may be nil
 	refused  refusals
 }
 
@@ -110,9 +110,9 @@ func (i *Informer) Parts() []*Informer {
 	return slices.SortedFunc(maps.Keys(i.parts), func(a, b *Informer) int { return a.start.Compare(b.start) })
 }
 
-// Block notes why the informer cannot sync. nil removes the reason. For a nil Informer, it is a
-// no-op.
-func (i *Informer) Block(reason error) {
+// Block sets the function that returns the reason why the informer is not synced, or nil if it is
+// not known. For a nil Informer, it is a no-op.
+func (i *Informer) Block(reason func() error) {
 	if i == nil {
 		return
 	}
@@ -124,8 +124,12 @@ func (i *Informer) Block(reason error) {
 // Blocked returns the reason of Block.
 func (i *Informer) Blocked() error {
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.blocked
+	reason := i.blocked
+	i.mu.Unlock()
+	if reason == nil {
+		return nil
+	}
+	return reason()
 }
 
 type key struct{}
