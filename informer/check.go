@@ -66,7 +66,8 @@ func (s *Set) observe(m *member) alive.Metrics {
 // metrics show it, and Ready if the part had received data. Informers of package crd go on without
 // such an object.
 //
-// An API server that is down is no stall, because client-go repeats its requests. Check needs
+// An API server that is down is no stall, because client-go repeats its requests, and neither is
+// an informer that waits for Served. Check needs
 // the transport of [EndSilentWatches] in the informer's client: without it, the informer counts
 // as alive.
 func (s *Set) Check() error {
@@ -100,8 +101,8 @@ func (s *Set) Check() error {
 //	}
 //
 // Relist returns before the list, which begins within some seconds. It returns an error if the
-// Set has no running informer with the name, or if the informer's client does not have the
-// transport of [EndSilentWatches].
+// Set has no running informer with the name, or if the informer has sent no request through the
+// transport of [EndSilentWatches]. A part that has sent none yet lists anyway.
 func (s *Set) Relist(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,19 +114,21 @@ func (s *Set) Relist(name string) error {
 			continue
 		}
 		parts := m.alive.Parts()
+		relisted := false
 		for _, p := range parts {
-			if _, observed := p.Idle(); !observed {
-				part := ""
-				if p.IsPart() {
-					part = kube.Printable(p.Name(), maxName) + ": "
-				}
-				return fmt.Errorf("informer: Relist(%q): %sthe informer's client has no transport that can end its watch: wrap its config with EndSilentWatches", name, part)
+			if _, observed := p.Idle(); observed { // the others have not listed yet
+				p.Relist()
+				relisted = true
 			}
 		}
-		for _, p := range parts {
-			p.Relist()
+		if len(parts) == 0 || relisted {
+			return nil
 		}
-		return nil
+		part := ""
+		if p := parts[0]; p.IsPart() {
+			part = kube.Printable(p.Name(), maxName) + ": "
+		}
+		return fmt.Errorf("informer: Relist(%q): %sthe informer's client has no transport that can end its watch: wrap its config with EndSilentWatches", name, part)
 	}
 	return fmt.Errorf("informer: Relist(%q): the Set has no informer with this name: use the name that was given to Add", name)
 }

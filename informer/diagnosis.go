@@ -75,10 +75,10 @@ func unsynced(members []*member, timeout time.Duration) error {
 		m.mu.Lock()
 		last := m.last
 		m.mu.Unlock()
-		var err error
+		err := m.alive.Blocked()
 		switch {
-		case m.alive.Blocked() != nil:
-			err = fmt.Errorf("%w within %v: %q: %w", ErrNotSynced, timeout, m.name, m.alive.Blocked())
+		case err != nil:
+			err = fmt.Errorf("%w within %v: %q: %w", ErrNotSynced, timeout, m.name, err)
 			if last.err != nil {
 				err = fmt.Errorf("%w: the last error: %s: %s: %w", err, m.of(last.of), m.reason(last.err), kube.PrintableError(last.err, maxText))
 			}

@@ -327,6 +327,7 @@ func (s *Set) isEarly(ctx context.Context) bool {
 		return false
 	default:
 	}
+	defer alive.From(ctx).Rest()()
 	select {
 	case <-s.served:
 	case <-ctx.Done():

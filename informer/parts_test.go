@@ -177,3 +177,35 @@ func TestPartWithoutTransport(t *testing.T) {
 		}
 	})
 }
+
+// Relist makes the parts that have sent a request list again, also if another one has just begun.
+func TestRelistNewPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := &informer.Set{}
+		ended := make(chan string, 2)
+		set.AddRun("watches", func(ctx context.Context) error {
+			for _, name := range []string{"blue", "green"} {
+				part := alive.From(ctx).Part(name)
+				defer part.End()
+				if name == "blue" {
+					part.Begin(alive.Watch)
+					part.Watch(false, func() { ended <- name })
+				}
+			}
+			<-ctx.Done()
+			return nil
+		})
+		ctx, cancel := context.WithCancel(quiet(t))
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- set.Run(ctx) }()
+		synctest.Wait()
+		if err := set.Relist("watches"); err != nil || len(ended) != 1 {
+			t.Errorf("Relist = %v, and ended %d watches, want that of blue", err, len(ended))
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

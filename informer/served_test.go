@@ -3,6 +3,8 @@ package informer_test
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer"
@@ -103,4 +108,49 @@ func TestServed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While an informer waits for Served, and at once after it, Check does not call it stalled. Another
+// one whose list hangs is stalled.
+func TestServedCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		notServed := roundTripper(func(req *http.Request) (*http.Response, error) {
+			status := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
+			return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(status)), Request: req}, nil
+		})
+		hangs := roundTripper(func(req *http.Request) (*http.Response, error) {
+			<-req.Context().Done()
+			return nil, req.Context().Err()
+		})
+		of := func(transport http.RoundTripper) cache.SharedIndexInformer {
+			config := &rest.Config{Host: "http://server", Transport: transport}
+			config.Wrap(informer.EndSilentWatches(-1))
+			return informers.NewSharedInformerFactory(kubernetes.NewForConfigOrDie(config), 0).Core().V1().ConfigMaps().Informer()
+		}
+		served := make(chan struct{})
+		set := &informer.Set{Timeout: time.Hour, Served: func(context.Context) error { <-served; return nil }}
+		set.Add("widgets", of(notServed))
+		set.Add("configmaps", of(hangs))
+		ctx, cancel := context.WithCancel(quiet(t))
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- set.Run(ctx) }()
+		want := func() {
+			t.Helper()
+			synctest.Wait()
+			if err := set.Check(); err == nil || !strings.HasPrefix(err.Error(), `informer: "configmaps" is stalled: `) || strings.Contains(err.Error(), "widgets") {
+				t.Errorf("Check = %v, want a stall of configmaps", err)
+			}
+		}
+		time.Sleep(time.Hour)
+		want()
+		close(served)
+		want()
+		time.Sleep(9 * time.Minute)
+		want()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -94,17 +94,14 @@ func (r *Reader[T, K]) Remembers(namespace, object string) bool {
 // parse is often nil. If some of the selected objects do not fit the Go type, List returns the
 // others and an error that names up to 10 of them.
 func (r *Reader[T, K]) List(ctx context.Context, namespace string, selector labels.Selector) ([]T, error) {
-	if selector == nil {
-		return nil, errNilSelector
-	}
-	if _, selectable := selector.Requirements(); !selectable {
-		return nil, nil // nothing, whatever changes
-	}
 	if err := r.RememberList(ctx, namespace, selector); err != nil {
 		return nil, err
 	}
 	if err := r.err(); err != nil {
 		return nil, fmt.Errorf("reads: List: %w", err)
+	}
+	if _, selectable := selector.Requirements(); !selectable {
+		return nil, nil
 	}
 	return r.cache.List(namespace, selector)
 }
@@ -117,10 +114,12 @@ func (r *Reader[T, K]) RememberList(ctx context.Context, namespace string, selec
 		return errNilSelector
 	}
 	requirements, selectable := selector.Requirements()
-	if !selectable {
-		return nil // nothing, whatever changes
-	}
-	err := r.t.read(ctx, r.source, func() uint64 { return r.t.lists.of(r.source, namespace, selector, requirements).ref })
+	err := r.t.read(ctx, r.source, func() uint64 {
+		if !selectable { // only Close changes the result
+			return r.t.hash(name{source: r.source})
+		}
+		return r.t.lists.of(r.source, namespace, selector, requirements).ref
+	})
 	if err != nil {
 		return fmt.Errorf("reads: List: %w", err)
 	}

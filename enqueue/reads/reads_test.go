@@ -44,6 +44,8 @@ func TestErrors(t *testing.T) {
 		{"no call", second(r.Get(t.Context(), "a", "b")), "reads: Get: the context is not that of a call: pass on the one that the reconcile got"},
 		{"ended", second(r.Get(ended, "a", "b")), "reads: Get: the call of the context has returned: wait for goroutines before the reconcile returns"},
 		{"ended, List", second(r.List(ended, "a", labels.Everything())), "reads: List: the call of the context has returned"},
+		{"ended, List of nothing", second(r.List(ended, "a", labels.Nothing())), "reads: List: the call of the context has returned"},
+		{"no call, RememberList of nothing", r.RememberList(t.Context(), "a", labels.Nothing()), "reads: List: the context is not that of a call"},
 		{"ended, ByIndex", second(r.ByIndex(ended, "by", "1")), "reads: ByIndex: the call of the context has returned"},
 		{"foreign", second(foreign.Get(running, "a", "b")), "reads: Get: the context is that of another controller's call"},
 		{"another type of keys", second(r.Get(numbers.Begin(t.Context(), 1), "a", "b")), "the context is not that of a call"},
@@ -159,7 +161,7 @@ func TestWrongObjects(t *testing.T) {
 func TestClose(t *testing.T) {
 	var tr tracker
 	r, other := read(t, &tr, newWorld(), nil), read(t, &tr, newWorld(), nil)
-	reader, lister, stranger := name{Name: "get"}, name{Name: "list"}, name{Name: "other"}
+	reader, lister, stranger, nothing := name{Name: "get"}, name{Name: "list"}, name{Name: "other"}, name{Name: "nothing"}
 	call(t, &tr, reader, func(ctx context.Context) { _, _ = r.Get(ctx, "a", "b"); _, _ = r.Get(ctx, "a", "c") })
 	call(t, &tr, lister, func(ctx context.Context) { _, _ = r.List(ctx, "", parse(t, "a=b")) })
 	call(t, &tr, stranger, func(ctx context.Context) { _, _ = other.Get(ctx, "a", "b") })
@@ -175,8 +177,13 @@ func TestClose(t *testing.T) {
 			t.Errorf("List has the error %v", err)
 		}
 	})
-	if keys := r.Close(nil); len(keys) != 3 {
-		t.Errorf("Close(nil) returns %v, want three keys: a read that failed is remembered", keys)
+	call(t, &tr, nothing, func(ctx context.Context) {
+		if _, err := r.List(ctx, "a", labels.Nothing()); !errors.Is(err, closed) {
+			t.Errorf("List of nothing has the error %v", err)
+		}
+	})
+	if keys := r.Close(nil); len(keys) != 4 {
+		t.Errorf("Close(nil) returns %v, want four keys: a read that failed is remembered", keys)
 	}
 	call(t, &tr, key, func(ctx context.Context) {
 		if _, err := r.Get(ctx, "a", "b"); !apierrors.IsNotFound(err) {

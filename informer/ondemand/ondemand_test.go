@@ -329,6 +329,37 @@ func TestAfterClose(t *testing.T) {
 	})
 }
 
+// WaitForSync does not wait for a handler that is removed meanwhile: client-go drops the rest of its
+// initial list.
+func TestWaitForSyncRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{}
+		informers := of(s)
+		stop := run(quiet(t), informers)
+		var kept seen
+		w := open(t, informers, "x", &kept)
+		must(t, w.WaitForSync(t.Context()))
+		s.add("second")
+		s.add("third")
+		synctest.Wait()
+		release := make(chan struct{})
+		handle, err := w.AddEventHandler(onAdd(func(string) { <-release }))
+		must(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		result := make(chan error, 1)
+		go func() { result <- w.WaitForSync(ctx) }()
+		synctest.Wait()
+		must(t, w.RemoveEventHandler(handle))
+		close(release)
+		if err := <-result; err != nil {
+			t.Errorf("WaitForSync = %v", err)
+		}
+		must(t, w.Close(t.Context()))
+		must(t, stop())
+	})
+}
+
 // A handler can be removed alone, and a handler that is removed can still be waited for.
 //
 // Proves OD1.

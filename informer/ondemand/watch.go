@@ -92,23 +92,24 @@ func (w *Watch) end(last bool) {
 // WaitForSync waits until the informer is synced and the handlers that were added through the
 // Watch have received the initial list. If ctx is done before, the error wraps the cause of ctx
 // and the last error of the informer's lists and watches, for apierrors.IsForbidden and the
-// like. If the Watch is closed or the informer stops, the error wraps ErrClosed.
+// like. It does not wait for a handler that is removed. If the Watch is closed or the informer stops, the error wraps ErrClosed.
 func (w *Watch) WaitForSync(ctx context.Context) error {
 	w.mu.Lock()
 	handlers := slices.Clone(w.handlers)
 	w.mu.Unlock()
-	if err := w.waitFor(ctx, w.HasSyncedChecker()); err != nil {
+	if err := w.waitFor(ctx, w.HasSyncedChecker(), nil); err != nil {
 		return err
 	}
 	for _, h := range handlers {
-		if err := w.waitFor(ctx, h.handle.HasSyncedChecker()); err != nil {
+		if err := w.waitFor(ctx, h.handle.HasSyncedChecker(), h.removed); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *Watch) waitFor(ctx context.Context, synced cache.DoneChecker) error {
+// waitFor waits until synced is done or removed is closed: a removed handler is never synced.
+func (w *Watch) waitFor(ctx context.Context, synced cache.DoneChecker, removed <-chan struct{}) error {
 	select {
 	case <-w.closing:
 		return w.errClosed()
@@ -118,6 +119,8 @@ func (w *Watch) waitFor(ctx context.Context, synced cache.DoneChecker) error {
 	}
 	select {
 	case <-synced.Done():
+		return nil
+	case <-removed:
 		return nil
 	case <-w.closing:
 		return w.errClosed()

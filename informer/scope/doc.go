@@ -48,10 +48,12 @@
 //   - If all namespaces and some replace each other, one that cannot be listed delays the change.
 //   - A changed selector can show an older state in the lister for a moment. Its event follows.
 //   - If the API server lists from an old cache, a change of selectors can take a minute, until
-//     a bookmark. Meanwhile the handlers get no event of the replaced parts. With
-//     informer.ConsistentLists lists are current.
+//     a bookmark. With informer.ConsistentLists lists are current.
+//   - While the lists of new selectors run, the handlers get no event of the replaced parts, for
+//     up to 2 minutes. If a list takes longer, it is repeated.
 //   - After consistency's WroteAt, or a write in an unselected namespace, a key waits for all
 //     selected namespaces: up to a minute. If no namespace is selected, it waits for MaxWait.
+//   - After a change of selectors, a key that has written can wait for a bookmark, too.
 //   - Each part costs a watch, and each object an entry of a map in addition to the cache.
 //   - Events that a handler has not begun to handle are dropped at the stop.
 package scope

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer/scope"
@@ -63,6 +64,82 @@ func TestOlderCache(t *testing.T) {
 		must(t, objects.Select(t.Context(), scope.Selection{Namespaces: []string{"a"}, LabelSelector: "app=z"}))
 		wantEvents(t, j)
 	})
+}
+
+// labeled selects the objects of the namespace a with a label, or all.
+func labeled(label string) scope.Selection {
+	sel := in("a")
+	if label != "all" {
+		sel.LabelSelector = "app=" + label
+	}
+	return sel
+}
+
+// A list that takes long without an error holds the events of the part that it replaces for a
+// limited time, also while a Select waits and with Follow. It is shown although it takes longer.
+func TestHold(t *testing.T) {
+	for name, choose := range map[string]func(*testing.T, context.Context, *scope.Informer) (to func(label string)){
+		"a Select that has ended": func(_ *testing.T, ctx context.Context, objects *scope.Informer) func(string) {
+			return func(label string) {
+				short, cancel := context.WithTimeout(ctx, time.Second)
+				defer cancel()
+				_ = objects.Select(short, labeled(label))
+			}
+		},
+		"a Select that waits": func(_ *testing.T, ctx context.Context, objects *scope.Informer) func(string) {
+			return func(label string) { go func() { _ = objects.Select(ctx, labeled(label)) }() }
+		},
+		"Follow": func(t *testing.T, ctx context.Context, objects *scope.Informer) func(string) {
+			settings := newServer()
+			list, err := settings.informer(scope.Part{Namespace: "settings"})
+			must(t, err)
+			must(t, objects.Follow(list, func() (scope.Selection, error) {
+				c, ok, err := list.GetStore().GetByKey("settings/scope")
+				if err != nil || !ok {
+					return scope.Selection{}, errors.New("the ConfigMap settings/scope is absent")
+				}
+				return labeled(c.(*corev1.ConfigMap).Labels["app"]), nil
+			}))
+			go list.RunWithContext(ctx)
+			return func(label string) { settings.put("settings", "scope", label) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(quiet(t))
+				defer cancel()
+				s := newServer()
+				objects := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+					if p.LabelSelector != "" {
+						return s.informerOf(p, 5*time.Minute)
+					}
+					return s.informer(p)
+				})
+				to := choose(t, ctx, objects)
+				j := newJournal()
+				handle(t, objects, j)
+				stop := run(t, quiet(t), objects)
+				s.put("a", "one", "x")
+				s.put("a", "two", "y")
+				to("all")
+				time.Sleep(time.Minute)
+				wantEvents(t, j, "add a/one 11", "add a/two 12")
+				to("x")
+				time.Sleep(time.Second) // until the list has begun
+				s.put("a", "two", "z")
+				time.Sleep(110 * time.Second)
+				wantEvents(t, j)
+				time.Sleep(20 * time.Second)
+				wantEvents(t, j, "update a/two 13")
+				s.put("a", "one", "y")
+				wantEvents(t, j, "update a/one 14")
+				time.Sleep(time.Hour)
+				wantEvents(t, j, "delete a/one 14", "delete a/two 13")
+				stop()
+				cancel()
+			})
+		})
+	}
 }
 
 // slow is an informer whose handlers get additions late.

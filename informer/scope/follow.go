@@ -58,11 +58,12 @@ func (i *Informer) Follow(settings cache.SharedIndexInformer, which func() (Sele
 		return fmt.Errorf("scope: follow: add a handler to the settings: %w", err)
 	}
 	f.informer, s.follower = settings, f
-	s.blockLocked(errors.New("scope: no selection was made: the informer of the settings is not synced"))
+	s.reason = errors.New("scope: no selection was made: the informer of the settings is not synced")
 	return nil
 }
 
-// openPause is the time after which Follow calls a failed function of New again.
+// openPause is the time after which a failed function of New is called again, by Follow and for a late
+// part.
 const openPause = 10 * time.Second
 
 // follower makes the selection of the settings. It is their handler.
@@ -157,9 +158,7 @@ func (f *follower) refused(ctx context.Context, err error, isNew bool) {
 	s := f.of.selection
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.selected {
-		s.blockLocked(fmt.Errorf("scope: no selection was made: %w", err))
-	}
+	s.reason = fmt.Errorf("scope: no selection was made: %w", err)
 }
 
 // chosen logs the result of a choose.
@@ -173,12 +172,6 @@ func (f *follower) chosen(ctx context.Context, err error, parts int) {
 		return
 	}
 	logger.Error(err, "Some of the selected namespaces are not shown yet", "selected", parts)
-	s := f.of.selection
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.synced {
-		s.blockLocked(err)
-	}
 }
 
 // parts returns the parts that the settings select.

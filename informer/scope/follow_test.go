@@ -137,6 +137,44 @@ func TestFollowOpens(t *testing.T) {
 	})
 }
 
+// While the lists of a selection run, the reason why the Informer is not synced names the parts, and
+// their errors when they have some.
+func TestUnsynced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		settings, s := newServer(), newServer()
+		settings.put("settings", "scope", "a.b")
+		s.setDelay(func() time.Duration { return time.Minute })
+		followed, list := followed(t, settings, s)
+		selected := scope.New(s.informer)
+		set := &informer.Set{Timeout: time.Hour}
+		set.Add("settings", list)
+		set.Add("followed", followed)
+		set.Add("selected", selected)
+		ctx, cancel := context.WithCancel(quiet(t))
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- set.Run(ctx) }()
+		go func() { _ = selected.Select(ctx, in("a", "b")) }()
+		want := func(text string) {
+			t.Helper()
+			err := set.Ready()
+			if err == nil || strings.Count(err.Error(), text) != 2 || strings.Contains(err.Error(), "no selection was made") {
+				t.Errorf("Ready = %v, want twice %q", err, text)
+			}
+		}
+		time.Sleep(time.Second)
+		want("scope: select: 2 of 2 parts are not shown: namespace a: no list or watch has failed or is complete: ")
+		s.mu.Lock()
+		s.broken = map[string]bool{"a": true, "b": true}
+		s.mu.Unlock()
+		time.Sleep(time.Minute)
+		want("scope: select: 2 of 2 parts are not shown: namespace a: failed to list *v1.ConfigMap: broken")
+		cancel()
+		must(t, <-done)
+		time.Sleep(time.Hour) // until the lists have ended
+	})
+}
+
 // A change of the settings does not wait for a namespace of the last ones.
 //
 // Proves SC8.

@@ -257,8 +257,14 @@ func (s *server) watch(p scope.Part, from string) (watch.Interface, error) {
 
 // informer returns an informer of a part of the server.
 func (s *server) informer(p scope.Part) (cache.SharedIndexInformer, error) {
+	return s.informerOf(p, 0)
+}
+
+// informerOf is informer with lists that take longer.
+func (s *server) informerOf(p scope.Part, longer time.Duration) (cache.SharedIndexInformer, error) {
 	return cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			time.Sleep(longer)
 			list, err := s.list(p)
 			observe(ctx, err)
 			return list, err

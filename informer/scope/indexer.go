@@ -19,16 +19,23 @@ type view struct {
 	of      []*versions // for each Informer
 }
 
-// versions knows which version an Informer has shown.
+// versions knows which version was shown before.
 type versions struct {
-	floor   string      // of the view before
+	floor   string      // of the view or the part before; "" if there was none
 	reached atomic.Bool // the floor was reached
 }
 
-func newVersions(floor string) *versions {
-	v := &versions{floor: floor}
-	v.reached.Store(floor == "")
-	return v
+// known returns the version. Until the floor is reached, it returns "", because a lower version
+// would mean that etcd was restored.
+func (v *versions) known(version string) string {
+	if version == "" || v.floor == "" || v.reached.Load() {
+		return version
+	}
+	if order, err := resourceversion.CompareResourceVersion(version, v.floor); err == nil && order < 0 {
+		return ""
+	}
+	v.reached.Store(true)
+	return version
 }
 
 func newView(before *view, added, removed []*region) *view {
@@ -41,16 +48,21 @@ func newView(before *view, added, removed []*region) *view {
 	}
 	for _, r := range added {
 		v.regions[r.key.Namespace] = r
+		if old := before.regions[r.key.Namespace]; old != nil {
+			for k, p := range r.parts {
+				p.versions.floor = cmp.Or(old.parts[k].shownVersion(), old.parts[k].versions.floor)
+			}
+		}
 	}
 	for k, of := range before.of {
-		v.of = append(v.of, newVersions(cmp.Or(before.version(k), of.floor)))
+		v.of = append(v.of, &versions{floor: cmp.Or(before.version(k), of.floor)})
 	}
 	return v
 }
 
 // version returns the lowest version of an Informer's parts. A part that is new can have a lower
 // one than the view had before, for example because its namespace is quiet. The version is unknown
-// then, because a lower version would mean that etcd was restored.
+// then.
 func (v *view) version(index int) string {
 	lowest := ""
 	for _, r := range v.regions {
@@ -66,13 +78,22 @@ func (v *view) version(index int) string {
 			lowest = version
 		}
 	}
-	if of := v.of[index]; lowest != "" && !of.reached.Load() {
-		if order, err := resourceversion.CompareResourceVersion(lowest, of.floor); err == nil && order < 0 {
-			return ""
-		}
-		of.reached.Store(true)
-	}
-	return lowest
+	return v.of[index].known(lowest)
+}
+
+// version returns the version of an Informer in the view.
+func (s *selection) version(index int) string {
+	s.viewMu.RLock()
+	defer s.viewMu.RUnlock()
+	return s.view.Load().version(index)
+}
+
+// changeView replaces regions in the view. No read of a version is between the floors of the new
+// view and the end of the old one, so no read returns a version above a floor and then a lower one.
+func (s *selection) changeView(added, removed []*region) {
+	s.viewMu.Lock()
+	defer s.viewMu.Unlock()
+	s.view.Store(newView(s.view.Load(), added, removed))
 }
 
 // indexer is a cache.Indexer that reads the caches of the shown parts.
@@ -130,13 +151,16 @@ func (i indexer) GetByKey(key string) (item any, exists bool, err error) {
 func (i indexer) LastStoreSyncResourceVersion() string { return i.scope.LastSyncResourceVersion() }
 
 // LastStoreSyncResourceVersionOf returns the version of a namespace that has a cache of its own.
-// Package consistency asks for it, so that a write in one namespace waits for no other one.
+// Package consistency asks for it, so that a write in one namespace waits for no other one. After
+// a change of the selectors it is "" until the cache has reached the version of the one before.
 func (i indexer) LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool) {
+	i.scope.selection.viewMu.RLock()
+	defer i.scope.selection.viewMu.RUnlock()
 	r := i.regions()[namespace]
 	if r == nil || namespace == "" {
 		return "", false
 	}
-	return r.parts[i.scope.index].version(), true
+	return r.parts[i.scope.index].shownVersion(), true
 }
 
 // Index implements cache.Indexer.

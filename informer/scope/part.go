@@ -23,6 +23,7 @@ type region struct {
 	// The lock of the selection guards the fields below.
 	attached bool // the parts are handlers of their informers, or begin to be
 	closed   bool
+	unopened error // of the function of New when the region was opened again; nil if it has not failed
 }
 
 // part is what one Informer has of a region. It is the handler of the region's informer.
@@ -30,6 +31,7 @@ type part struct {
 	scope    *Informer
 	key      Part
 	informer cache.SharedIndexInformer
+	versions versions // the floor is set before the part is in a view
 
 	// The lock of the selection guards the fields below.
 	stop    context.CancelFunc       // nil until the informer runs
@@ -57,7 +59,7 @@ func (s *selection) newRegion(key Part) (*region, error) {
 			err = p.prepare()
 		}
 		if err != nil {
-			return nil, fmt.Errorf("scope: select %s: %w: the selection stays as it was", key.name(), err)
+			return nil, err
 		}
 		r.parts = append(r.parts, p)
 	}
@@ -100,15 +102,19 @@ func (p *part) fail(err error) {
 	s.changeLocked()
 }
 
-// failing reports whether Select does not wait for the region, because a list fails.
+// failing reports whether Select does not wait for the region, because a list or the function of
+// New fails.
 func (r *region) failing() bool {
-	return slices.ContainsFunc(r.parts, func(p *part) bool {
+	return r.unopened != nil || slices.ContainsFunc(r.parts, func(p *part) bool {
 		return p.failed != nil && (p.tries >= maxTries || rejected(p.failed)) && !p.informer.HasSynced()
 	})
 }
 
-// failure returns the last error of a part that is not synced.
+// failure returns the last error of a part that is not synced, or of the function of New.
 func (r *region) failure() error {
+	if r.unopened != nil {
+		return r.unopened
+	}
 	for _, p := range r.parts {
 		if p.failed != nil && !p.informer.HasSynced() {
 			return p.failed
@@ -214,6 +220,9 @@ func (r *region) closeLocked() {
 
 // version returns the version of the part's cache.
 func (p *part) version() string { return p.informer.GetStore().LastStoreSyncResourceVersion() }
+
+// shownVersion returns the version of a part in a view.
+func (p *part) shownVersion() string { return p.versions.known(p.version()) }
 
 // addIndexers adds the indexers that the part's cache does not have.
 func (p *part) addIndexers(indexers cache.Indexers) error {

@@ -93,7 +93,7 @@ func (s *selection) add(informer func(Part) (cache.SharedIndexInformer, error)) 
 	}
 	i.index = len(s.informers)
 	s.informers = append(s.informers, i)
-	s.view.Store(&view{of: append(s.view.Load().of, newVersions(""))})
+	s.view.Store(&view{of: append(s.view.Load().of, &versions{})})
 	return i
 }
 
@@ -110,7 +110,7 @@ func (i *Informer) RunWithContext(ctx context.Context) {
 		return
 	}
 	i.run = ctx
-	i.blockLocked()
+	alive.From(ctx).Block(s.blocked)
 	for l := range i.listeners {
 		i.startLocked(l)
 	}
@@ -143,13 +143,6 @@ func (i *Informer) Run(stop <-chan struct{}) {
 		}
 	}()
 	i.RunWithContext(ctx)
-}
-
-// blockLocked tells the informer.Set why the Informer is not synced.
-func (i *Informer) blockLocked() {
-	if i.run != nil {
-		alive.From(i.run).Block(i.selection.reason)
-	}
 }
 
 // startLocked starts the goroutine of a handler.
@@ -265,7 +258,7 @@ func (i *Informer) GetController() cache.Controller { return i }
 
 // LastSyncResourceVersion returns the lowest version of the shown parts. It is "" without a
 // part, and after a change until the parts have reached the version of before.
-func (i *Informer) LastSyncResourceVersion() string { return i.selection.view.Load().version(i.index) }
+func (i *Informer) LastSyncResourceVersion() string { return i.selection.version(i.index) }
 
 // AddIndexers adds indexers to the selected parts and to all later parts.
 func (i *Informer) AddIndexers(indexers cache.Indexers) error {

@@ -140,6 +140,10 @@ type notOpened struct{ error }
 
 func (e *notOpened) Unwrap() error { return e.error }
 
+func errNotOpened(key Part, err error) error {
+	return fmt.Errorf("scope: select %s: %w: the selection stays as it was", key.name(), err)
+}
+
 // choose makes the parts the selected ones.
 func (s *selection) choose(ctx context.Context, parts []Part) error {
 	select {
@@ -165,7 +169,7 @@ func (s *selection) choose(ctx context.Context, parts []Part) error {
 				continue
 			}
 			if opened[key], err = s.newRegion(key); err != nil {
-				return &notOpened{err}
+				return &notOpened{errNotOpened(key, err)}
 			}
 		}
 		if changed, err = s.changeTo(parts, opened); err != nil {
@@ -210,9 +214,7 @@ func (s *selection) end(cause error) error {
 		return errStopped("select")
 	}
 	err := s.lateLocked(cause)
-	if s.late = err != nil; s.late && !s.synced {
-		s.blockLocked(err)
-	}
+	s.late = err != nil
 	s.syncLocked(true)
 	s.changeLocked()
 	return err

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer/scope"
+	"github.com/controllerkit/controllerkit/internal/testlog"
 )
 
 // Proves SC1, SC3 and SC4.
@@ -280,6 +281,62 @@ func TestSlow(t *testing.T) {
 		}
 		wantEvents(t, j)
 	})
+}
+
+// unindexed is an informer that rejects indexers.
+type unindexed struct{ cache.SharedIndexInformer }
+
+func (unindexed) AddIndexers(cache.Indexers) error { return errors.New("not yet") }
+
+// If the function of New fails, or returns an informer that rejects the indexers, when a late part
+// is listed again, the function is called again, the log has the error once, and a Select returns
+// the error. The events of the replaced part go on.
+//
+// Proves SC2.
+func TestLateOpens(t *testing.T) {
+	for name, fail := range map[string]func(cache.SharedIndexInformer) (cache.SharedIndexInformer, error){
+		"New":      func(cache.SharedIndexInformer) (cache.SharedIndexInformer, error) { return nil, errors.New("not yet") },
+		"indexers": func(i cache.SharedIndexInformer) (cache.SharedIndexInformer, error) { return unindexed{i}, nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer()
+				opened := 0
+				objects := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+					if p.LabelSelector == "" {
+						return s.informer(p)
+					}
+					i, err := s.informerOf(p, 3*time.Minute)
+					if opened++; opened > 1 && opened < 10 {
+						return fail(i)
+					}
+					return i, err
+				})
+				must(t, objects.AddIndexers(cache.Indexers{"none": func(any) ([]string, error) { return nil, nil }}))
+				logs := testlog.New()
+				stop := run(t, logs.Context(t.Context()), objects)
+				j := newJournal()
+				handle(t, objects, j)
+				s.put("a", "one", "x")
+				s.put("a", "two", "y")
+				must(t, objects.Select(t.Context(), in("a")))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				err := objects.Select(ctx, labeled("x")) // is opened again after the list of 3 minutes
+				if err == nil || !strings.HasPrefix(err.Error(), "scope: select: 1 of 2 parts are not shown: namespace a, labels app=x: ") || !strings.HasSuffix(err.Error(), "not yet") {
+					t.Errorf("Select = %v, want the error of New", err)
+				}
+				s.put("a", "two", "z")
+				wantEvents(t, j, "add a/one 11", "add a/two 12", "update a/two 13")
+				time.Sleep(10 * time.Minute)
+				wantEvents(t, j, "delete a/two 13")
+				if got := logs.Find("A late namespace cannot be listed again"); len(got) != 1 || opened != 10 {
+					t.Errorf("opened %d times, log: %v", opened, got)
+				}
+				stop()
+			})
+		})
+	}
 }
 
 // TestShardSelector: the informers of the parts get the selector of the shards, which the

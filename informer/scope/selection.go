@@ -3,7 +3,6 @@ package scope
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -36,8 +35,10 @@ type selection struct {
 	pending   map[Part]*region // selected and not shown yet
 	running   map[*swap]struct{}
 	late      bool          // no Select waits for the pending regions
-	reason    error         // why it is not synced
+	reason    error         // why no selection was made
 	changed   chan struct{} // closed by the next change of the fields above; nil if no call waits
+
+	viewMu sync.RWMutex // held for writing by a change of view, and for reading by a read of a version
 
 	readyMu sync.Mutex // guards ready
 	ready   []*swap    // to be shown
@@ -48,12 +49,14 @@ type swap struct {
 	added, removed []*region
 	cancel         context.CancelFunc
 	canceled       bool
-	holds          bool      // the events of removed
-	since          time.Time // when it began
+	holds          bool          // the events of removed
+	since          time.Time     // when it began
+	limit          time.Duration // of the hold
 }
 
-// maxHold is how long the events of a region are held for one that replaces it when no Select
-// waits: longer than until the next bookmark.
+// maxHold is how long the events of a region are held for one that replaces it: longer than until
+// the next bookmark. Each hold that reaches its limit doubles the next one, so that a part with a
+// longer list is shown, too.
 const maxHold = 2 * time.Minute
 
 // changeLocked wakes the calls that wait for a change.
@@ -65,12 +68,17 @@ func (s *selection) changeLocked() {
 	s.syncLocked(false)
 }
 
-// blockLocked notes why the Informers are not synced.
-func (s *selection) blockLocked(reason error) {
-	s.reason = reason
-	for _, i := range s.informers {
-		i.blockLocked()
+// blocked returns the reason why the Informers are not synced.
+func (s *selection) blocked() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.synced:
+		return nil
+	case !s.selected:
+		return s.reason
 	}
+	return s.lateLocked(nil)
 }
 
 // syncLocked makes the Informers synced if a selection was made: it is empty, or some of it is
@@ -80,7 +88,6 @@ func (s *selection) syncLocked(ended bool) {
 		return
 	}
 	s.synced = true
-	s.blockLocked(nil)
 	for _, i := range s.informers {
 		close(i.synced)
 		i.sendLocked(event{kind: onSynced})
@@ -119,10 +126,8 @@ func (s *selection) changeTo(parts []Part, opened map[Part]*region) (bool, error
 		}
 	}
 	for _, r := range opened {
-		for k, p := range r.parts {
-			if err := p.addIndexers(s.informers[k].indexers); err != nil {
-				return false, fmt.Errorf("scope: select %s: %w: the selection stays as it was", r.key.name(), err)
-			}
+		if err := s.indexLocked(r); err != nil {
+			return false, errNotOpened(r.key, err)
 		}
 	}
 	s.cancelLocked()
@@ -222,7 +227,7 @@ func (s *selection) swapLocked() {
 
 func (s *selection) beginLocked(w *swap) {
 	ctx, cancel := context.WithCancel(s.informers[0].run)
-	w.cancel = cancel
+	w.cancel, w.limit = cancel, maxHold
 	s.holdLocked(w)
 	s.running[w] = struct{}{}
 	s.swaps.Go(func() {
@@ -248,7 +253,7 @@ func (s *selection) stage(ctx context.Context, w *swap) {
 				}
 			}
 		}
-		if !s.reopen(w) {
+		if !s.reopen(ctx, w) {
 			return
 		}
 	}
@@ -287,7 +292,7 @@ func (s *selection) await(ctx context.Context, w *swap) bool {
 		for _, p := range r.parts {
 			for !p.informer.HasSynced() {
 				s.mu.Lock()
-				holds, changed := s.holdsLocked(w), s.waitLocked()
+				holds, left, changed := w.holdsLocked(), w.limit-time.Since(w.since), s.waitLocked()
 				s.mu.Unlock()
 				if !holds {
 					return len(w.removed) == 0 && done(ctx, p.informer.HasSyncedChecker())
@@ -295,6 +300,7 @@ func (s *selection) await(ctx context.Context, w *swap) bool {
 				select {
 				case <-p.informer.HasSyncedChecker().Done():
 				case <-changed:
+				case <-time.After(left):
 				case <-ctx.Done():
 					return false
 				}
@@ -333,7 +339,7 @@ func (s *selection) reach(ctx context.Context, w *swap, p, old *part) bool {
 			return false
 		}
 		s.mu.Lock()
-		holds := s.holdsLocked(w)
+		holds := w.holdsLocked()
 		s.mu.Unlock()
 		if !holds {
 			return false
@@ -354,10 +360,14 @@ func (s *selection) holdLocked(w *swap) {
 	}
 }
 
-// holdsLocked reports whether the swap holds events. If an added region fails, or no Select waits
-// for maxHold, it sends them.
-func (s *selection) holdsLocked(w *swap) bool {
-	if w.holds && (w.failing() || s.late && time.Since(w.since) >= maxHold) {
+// holdsLocked reports whether the swap holds events. If an added region fails, or the limit is
+// reached, it sends them.
+func (w *swap) holdsLocked() bool {
+	long := time.Since(w.since) >= w.limit
+	if w.holds && (long || w.failing()) {
+		if long {
+			w.limit *= 2
+		}
 		w.releaseLocked()
 	}
 	return w.holds && !w.canceled
@@ -378,28 +388,57 @@ func (w *swap) releaseLocked() {
 	}
 }
 
-// reopen holds the events of the removed regions, and lists the added regions again. It returns
-// false if the swap was canceled.
-func (s *selection) reopen(w *swap) bool {
+// reopen holds the events of the removed regions, and lists the added regions again. If the function
+// of New fails, it is called again after a pause. reopen returns false if ctx is done first.
+func (s *selection) reopen(ctx context.Context, w *swap) bool {
+	last := ""
+	for {
+		r, err := s.tryReopen(w)
+		if ctx.Err() != nil {
+			return false
+		}
+		if err == nil {
+			return true
+		}
+		s.mu.Lock()
+		r.unopened = err
+		if err.Error() != last {
+			s.loggerLocked().Error(err, "A late namespace cannot be listed again", "part", kube.Printable(r.key.String(), 253))
+		}
+		last = err.Error()
+		s.changeLocked()
+		s.mu.Unlock()
+		select {
+		case <-time.After(openPause):
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// tryReopen is reopen without a retry. It returns the added region that failed, and is a no-op if
+// the swap was canceled.
+func (s *selection) tryReopen(w *swap) (*region, error) {
 	var opened []*region
 	for _, r := range w.added {
 		again, err := s.newRegion(r.key)
 		if err != nil {
-			return false // the function of New accepted the Part before
+			return r, err
 		}
 		opened = append(opened, again)
 	}
-	if !s.lockFor(w) {
-		return false
-	}
+	s.mu.Lock()
 	defer s.mu.Unlock()
+	if w.canceled {
+		return nil, nil
+	}
+	for n, r := range opened {
+		if err := s.indexLocked(r); err != nil {
+			return w.added[n], err
+		}
+	}
 	s.holdLocked(w)
 	for n, r := range opened {
-		for k, p := range r.parts {
-			if p.addIndexers(s.informers[k].indexers) != nil {
-				return false // as above
-			}
-		}
 		w.added[n].closeLocked()
 		s.pending[r.key] = r
 		for _, p := range r.parts {
@@ -407,7 +446,17 @@ func (s *selection) reopen(w *swap) bool {
 		}
 	}
 	w.added = opened
-	return true
+	return nil, nil
+}
+
+// indexLocked adds the indexers to a new region.
+func (s *selection) indexLocked(r *region) error {
+	for k, p := range r.parts {
+		if err := p.addIndexers(s.informers[k].indexers); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // lockFor locks the selection, if the swap was not canceled.
@@ -461,9 +510,8 @@ func (s *selection) showLocked(added, removed []*region) {
 		delete(s.pending, r.key)
 		s.shown[r.key] = r
 	}
-	before := s.view.Load()
 	if len(added)+len(removed) > 0 {
-		s.view.Store(newView(before, added, removed))
+		s.changeView(added, removed)
 	}
 	was, is := byNamespace(removed), byNamespace(added)
 	for k, i := range s.informers {

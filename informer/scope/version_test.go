@@ -1,8 +1,16 @@
 package scope_test
 
 import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/informer/scope"
 )
 
 // Proves SC6.
@@ -57,6 +65,13 @@ func TestVersion(t *testing.T) {
 	})
 }
 
+// versionOf returns the version of a namespace, as package consistency reads it.
+func versionOf(objects *scope.Informer, namespace string) (version string, ok bool) {
+	return objects.GetStore().(interface {
+		LastStoreSyncResourceVersionOf(string) (string, bool)
+	}).LastStoreSyncResourceVersionOf(namespace)
+}
+
 // The cache has a version of each selected namespace, and of no other one.
 func TestVersionOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -64,10 +79,7 @@ func TestVersionOf(t *testing.T) {
 		want := func(namespace, version string) {
 			t.Helper()
 			synctest.Wait()
-			of := objects.GetStore().(interface {
-				LastStoreSyncResourceVersionOf(string) (string, bool)
-			}).LastStoreSyncResourceVersionOf
-			if got, ok := of(namespace); got != version || ok != (version != "") {
+			if got, ok := versionOf(objects, namespace); got != version || ok != (version != "") {
 				t.Errorf("version of %q: %q, %v, want %q", namespace, got, ok, version)
 			}
 		}
@@ -83,3 +95,108 @@ func TestVersionOf(t *testing.T) {
 		want("", "")
 	})
 }
+
+// A change of the selectors does not lower the version of a namespace, which package consistency
+// would take for a restore of etcd.
+func TestVersionOfReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, objects, _ := setup(t)
+		want := func(version string) {
+			t.Helper()
+			synctest.Wait()
+			if got, ok := versionOf(objects, "a"); got != version || !ok {
+				t.Errorf("version %q, %v, want %q", got, ok, version)
+			}
+		}
+		must(t, objects.Select(t.Context(), in("a")))
+		only := func(label string) scope.Selection {
+			return scope.Selection{Namespaces: []string{"a"}, LabelSelector: "app=" + label}
+		}
+		replace := func(label string) {
+			s.setDelay(func() time.Duration { return time.Second })
+			selected := make(chan error)
+			go func() { selected <- objects.Select(t.Context(), only(label)) }()
+			synctest.Wait() // the list has begun
+			s.setDelay(nil)
+			s.mu.Lock()
+			s.stale = true
+			s.mu.Unlock()
+			s.put("a", "one", "z") // after the list's version, in the cache that is still shown
+			s.bookmark()
+			want(fmt.Sprint(s.version))
+			must(t, <-selected)
+		}
+		replace("x")
+		want("")
+		s.bookmark()
+		want("11")
+		replace("y")
+		want("")
+		must(t, objects.Select(t.Context(), only("w"))) // its list is older, too
+		want("")
+		s.bookmark()
+		want("12")
+		s.mu.Lock()
+		s.version = 11
+		s.mu.Unlock()
+		s.bookmark()
+		want("11") // a restore of etcd is not hidden
+	})
+}
+
+// A read of the old view cannot return a version above the floor of the new view.
+//
+// Proves SC6.
+func TestVersionFloor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		var objects *scope.Informer
+		read := func() (versions [2]int) {
+			of, _ := versionOf(objects, "a")
+			return [2]int{number(objects.LastSyncResourceVersion()), number(of)}
+		}
+		var calls atomic.Int64
+		seen := make(chan [2]int, 1)
+		objects = scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+			i, err := s.informer(p)
+			if p.LabelSelector != "" {
+				return i, err
+			}
+			return versioned{i, func() string {
+				switch n := calls.Add(1); {
+				case n == 3: // the last read of the floors: the event 20 follows it
+					go func() { seen <- read() }()
+					for range 1000 {
+						runtime.Gosched()
+					}
+					fallthrough
+				case n < 3: // the first one is the version of the held events
+					return "10"
+				}
+				return "20"
+			}}, err
+		})
+		run(t, quiet(t), objects)
+		must(t, objects.Select(t.Context(), in("a")))
+		must(t, objects.Select(t.Context(), scope.Selection{Namespaces: []string{"a"}, LabelSelector: "app=x"}))
+		before, after := <-seen, read()
+		if calls.Load() < 3 || after != [2]int{10, 10} || before != after {
+			t.Errorf("%d reads; during the Select: versions %v, after: %v", calls.Load(), before, after)
+		}
+	})
+}
+
+// versioned is an informer whose store has a version of the test.
+type versioned struct {
+	cache.SharedIndexInformer
+	version func() string
+}
+
+func (v versioned) GetStore() cache.Store { return versionedStore{v.GetIndexer(), v.version} }
+
+type versionedStore struct {
+	cache.Store
+	version func() string
+}
+
+func (v versionedStore) LastStoreSyncResourceVersion() string { return v.version() }

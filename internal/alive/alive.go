@@ -19,6 +19,7 @@ type Informer struct {
 	active   atomic.Int64 // the last request, response or data
 	received atomic.Int64 // the last data; 0 before the first
 	observed atomic.Bool  // a request was seen
+	resting  atomic.Bool  // between Rest and its end
 	metrics  Metrics
 	name     string    // of a part
 	whole    *Informer // that the part belongs to; nil for an Informer of New
@@ -29,7 +30,7 @@ type Informer struct {
 	lists    lists
 	composed bool // the requests are those of parts
 	parts    map[*Informer]struct{}
-	blocked  error // the reason why the informer cannot sync; nil if it is not known
+	blocked  func() error // the reason why the informer is not synced, or nil if it is not known; may be nil
 	refused  refusals
 }
 
@@ -109,9 +110,9 @@ func (i *Informer) Parts() []*Informer {
 	return slices.SortedFunc(maps.Keys(i.parts), func(a, b *Informer) int { return a.start.Compare(b.start) })
 }
 
-// Block notes why the informer cannot sync. nil removes the reason. For a nil Informer, it is a
-// no-op.
-func (i *Informer) Block(reason error) {
+// Block sets the function that returns the reason why the informer is not synced, or nil if it is
+// not known. For a nil Informer, it is a no-op.
+func (i *Informer) Block(reason func() error) {
 	if i == nil {
 		return
 	}
@@ -123,8 +124,12 @@ func (i *Informer) Block(reason error) {
 // Blocked returns the reason of Block.
 func (i *Informer) Blocked() error {
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.blocked
+	reason := i.blocked
+	i.mu.Unlock()
+	if reason == nil {
+		return nil
+	}
+	return reason()
 }
 
 type key struct{}
@@ -234,8 +239,25 @@ func (i *Informer) touch() int64 {
 	return now
 }
 
-// Idle returns the time since the informer was active, and whether a request was observed.
+// Rest notes that the informer must not send requests until the returned function is called. For a
+// nil Informer, both are no-ops.
+func (i *Informer) Rest() (end func()) {
+	if i == nil {
+		return func() {}
+	}
+	i.resting.Store(true)
+	return func() {
+		i.touch()
+		i.resting.Store(false)
+	}
+}
+
+// Idle returns the time since the informer was active, or 0 while it rests, and whether a request
+// was observed.
 func (i *Informer) Idle() (idle time.Duration, observed bool) {
+	if i.resting.Load() {
+		return 0, i.observed.Load()
+	}
 	return time.Since(i.start) - time.Duration(i.active.Load()), i.observed.Load()
 }
 
