@@ -181,7 +181,7 @@ func newOver[T controllerkit.Object](t reflect.Type, lw cache.ListerWatcher, opt
 		return nil, fmt.Errorf("compact: Over of %s with a Namespace or Tweak: the ListerWatcher decides what it lists", i.kind)
 	}
 	i.resource = schema.GroupResource{Resource: strings.ToLower(i.kind)}
-	if err := i.listWatch(over(lw, i.encodeAny), options); err != nil {
+	if err := i.listWatch(over(lw, i.encodeEvent), options); err != nil {
 		return nil, err
 	}
 	return i, nil

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -571,6 +574,35 @@ func TestWrongType(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// TestDropAnnotations: the bookmark that ends an initial list keeps its annotation, so the informer syncs.
+func TestDropAnnotations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
+		annotated := configMap("a")
+		annotated.Annotations = map[string]string{"large": "x"}
+		inf := made(compact.Over[*corev1.ConfigMap](&cache.ListWatch{
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+				return nil, errors.New("test: watch")
+			},
+			WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+				w := watch.NewFakeWithChanSize(2, false)
+				w.Add(annotated)
+				w.Action(watch.Bookmark, end)
+				return w, nil
+			},
+		}, compact.Options{Drop: []string{"metadata.annotations"}}))(t)
+		ctx, cancel := context.WithTimeout(logged(t), time.Minute)
+		defer cancel()
+		go inf.RunWithContext(ctx)
+		if !cache.WaitForCacheSync(ctx.Done(), inf.HasSynced) {
+			t.Fatal("the informer has not synced")
+		}
+		if c, err := inf.Get("default", "a"); err != nil || c.Annotations != nil {
+			t.Errorf("%v, %v, want no annotations", c, err)
+		}
+	})
 }
 
 func pod(i int) *corev1.Pod {

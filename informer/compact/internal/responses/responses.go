@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	apijson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/controllerkit/controllerkit/informer/compact/internal/encoded"
 	"github.com/controllerkit/controllerkit/internal/kube"
@@ -22,6 +23,15 @@ type Reader struct {
 	Kind string
 	// Drop is what is not kept of the objects.
 	Drop *encoded.Drop
+}
+
+// Dropped returns what is not kept of the object of an event. No cache holds a bookmark, and its annotation
+// ends the initial list of a watch.
+func (r Reader) Dropped(event watch.EventType) *encoded.Drop {
+	if event == watch.Bookmark {
+		return nil
+	}
+	return r.Drop
 }
 
 // List is a list of objects.

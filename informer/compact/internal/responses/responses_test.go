@@ -270,6 +270,28 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestBookmark: a bookmark keeps the annotation that ends an initial list, whatever is dropped of objects.
+func TestBookmark(t *testing.T) {
+	drop, err := encoded.NewDrop(reflect.TypeFor[corev1.Pod](), "metadata.annotations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	annotated := metav1.ObjectMeta{Name: "a", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}
+	for _, media := range media {
+		d := responses.Reader{Kind: "Pod", Drop: drop}.Events(io.NopCloser(bytes.NewReader(encodeEvents(t, media,
+			watch.Event{Type: watch.Added, Object: &corev1.Pod{ObjectMeta: annotated}}, watch.Event{Type: watch.Bookmark, Object: &corev1.Pod{ObjectMeta: annotated}}))))
+		for _, want := range []map[string]string{nil, annotated.Annotations} {
+			event, obj, err := d.Decode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := obj.(*encoded.Object).GetAnnotations(); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: the annotations of an event %s are %v, want %v", media, event, got, want)
+			}
+		}
+	}
+}
+
 // TestCutEvents ends a watch at each byte: the whole events are there, and then an error, which is
 // io.EOF between two events only.
 func TestCutEvents(t *testing.T) {
