@@ -36,6 +36,7 @@ import (
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/informer/compact"
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -246,6 +247,33 @@ func TestReads(t *testing.T) {
 	}
 	if n != 4 {
 		t.Errorf("the loops ran %d times, want 4", n)
+	}
+}
+
+// TestHeaderIndex: GetIndexers has an index of metadata, whose function gets no decoded object.
+func TestHeaderIndex(t *testing.T) {
+	const name = headers.Index + "app"
+	byApp := cache.Indexers{name: func(obj any) ([]string, error) {
+		if c, ok := obj.(*corev1.ConfigMap); ok {
+			t.Errorf("the function got the decoded %s", c.Name)
+		}
+		return []string{obj.(metav1.Object).GetLabels()["app"]}, nil
+	}}
+	inf := maps3(t, compact.Options{Indexers: cache.Indexers{"name": func(obj any) ([]string, error) { return []string{obj.(*corev1.ConfigMap).Name}, nil }}})
+	if err := inf.AddIndexers(byApp); err != nil {
+		t.Fatal(err)
+	}
+	if inf.GetIndexer().GetIndexers()[name] == nil {
+		t.Error("GetIndexers lacks the index of metadata")
+	}
+	if err := inf.AddIndexers(byApp); err == nil || !strings.HasPrefix(err.Error(), "compact: ") {
+		t.Errorf("the index a second time: %v, want an error of compact", err)
+	}
+	start(t, inf)
+	for _, index := range []string{name, "name"} {
+		if list, err := inf.ByIndex(index, "b"); err != nil || len(list) != 1 || list[0].Name != "b" {
+			t.Errorf("ByIndex of %s: %v, %v, want b", index, list, err)
+		}
 	}
 }
 
