@@ -604,6 +604,32 @@ func TestWrongType(t *testing.T) {
 	<-done
 }
 
+// TestLongName: the API server limits the names of few kinds, and an object with a long one is like any other.
+// Proves CP2.
+func TestLongName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := controllerSource(t)
+		name := strings.Repeat("n", 300)
+		source.Add(configMap("short"))
+		source.Add(configMap(name))
+		inf := made(compact.Over[*corev1.ConfigMap](source, compact.Options{}))(t)
+		ctx, cancel := context.WithTimeout(logged(t), time.Minute)
+		defer cancel()
+		go inf.RunWithContext(ctx)
+		if !cache.WaitForCacheSync(ctx.Done(), inf.HasSynced) {
+			t.Fatal("the informer has not synced")
+		}
+		for _, name := range []string{"short", name} {
+			if c, err := inf.Get("default", name); err != nil || c.Name != name {
+				t.Errorf("Get of %s: %v, %v", name, c, err)
+			}
+		}
+		if list, err := inf.List("", nil); err != nil || len(list) != 2 {
+			t.Errorf("List: %d objects, %v, want 2", len(list), err)
+		}
+	})
+}
+
 // TestDropAnnotations: the bookmark that ends an initial list keeps its annotation, so the informer syncs.
 func TestDropAnnotations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -269,7 +269,8 @@ func (o *Object) locateJSON() error {
 		if err != nil {
 			return err
 		}
-		return o.set(i, text)
+		o.set(i, text)
+		return nil
 	})
 }
 
