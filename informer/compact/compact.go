@@ -202,7 +202,7 @@ func newInformer[T controllerkit.Object](t reflect.Type, options Options) (*Info
 	if !options.ManagedFields {
 		i.paths = append(i.paths, managedFields)
 	}
-	i.reader = &responses.Reader{Kind: i.kind}
+	i.reader = &responses.Reader{Kind: i.kind, Custom: !isProtobuf(i.typ)}
 	if err := i.drop(); err != nil {
 		return nil, fmt.Errorf("compact: Drop of %s: %w", i.kind, err)
 	}

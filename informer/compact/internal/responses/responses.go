@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +22,9 @@ import (
 type Reader struct {
 	// Kind is the kind of the objects. A response with another one is an error.
 	Kind string
+	// Custom allows a list of any kind with items of Kind: the definition of a custom resource names the
+	// kind of its lists.
+	Custom bool
 	// Drop is what is not kept of the objects.
 	Drop *encoded.Drop
 }
@@ -38,7 +42,7 @@ func (r Reader) Dropped(event watch.EventType) *encoded.Drop {
 type List struct {
 	metav1.TypeMeta
 	metav1.ListMeta
-	Items []*encoded.Object
+	Items []*encoded.Object // nil if JSON has no array of them
 }
 
 // DeepCopyObject implements runtime.Object.
@@ -74,12 +78,20 @@ func (r Reader) List(body io.Reader) (*List, error) {
 		err = r.jsonList(b, list)
 	}
 	if err == nil {
-		err = r.check(list.Kind, r.Kind+"List")
+		err = r.checkList(list)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read a list of %s: %w", r.Kind, err)
 	}
 	return list, nil
+}
+
+func (r Reader) checkList(list *List) error {
+	err := r.check(list.Kind, r.Kind+"List")
+	if err != nil && r.Custom && list.Items != nil && !slices.ContainsFunc(list.Items, func(o *encoded.Object) bool { return o.Kind() != r.Kind }) {
+		return nil
+	}
+	return err
 }
 
 // check compares kinds. Some responses have none.
@@ -179,6 +191,7 @@ func (r Reader) jsonItems(d *values, list *List) error {
 	case t != json.Delim('['):
 		return fmt.Errorf("items: a %T in place of [", t)
 	}
+	list.Items = []*encoded.Object{}
 	var scratch []byte
 	for d.More() {
 		value, err := d.next()

@@ -144,6 +144,30 @@ func TestListErrors(t *testing.T) {
 	}
 }
 
+// TestListKind: the lists of a custom resource have any kind, and its objects their own.
+func TestListKind(t *testing.T) {
+	custom := responses.Reader{Kind: "Gadget", Custom: true}
+	for data, want := range map[string]string{
+		`{"kind":"GadgetList","items":[{"metadata":{"name":"a"}}]}`:                                         "",
+		`{"items":[{"kind":"Gadget","metadata":{"name":"a"}}],"kind":"Gadgetry"}`:                           "",
+		`{"kind":"Gadgetry","items":[]}`:                                                                    "",
+		`{"kind":"Gadgetry","items":[{"kind":"Gadget","metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}`: "sent a Gadgetry where a GadgetList belongs",
+		`{"kind":"Status","status":"Failure"}`:                                                              "sent a Status where a GadgetList belongs",
+		`{"kind":"Gadgetry","items":null}`:                                                                  "sent a Gadgetry where a GadgetList belongs",
+		`{"kind":"WidgetList","items":[{"kind":"Widget","metadata":{"name":"a"}}]}`:                         "sent a WidgetList where a GadgetList belongs",
+		`{"kind":"ServiceList","items":[{"metadata":{"name":"a"}}]}`:                                        "sent a ServiceList where a GadgetList belongs",
+		string(encodeList(t, runtime.ContentTypeProtobuf, &corev1.PodList{Items: pods(1)})):                 "sent a PodList where a GadgetList belongs",
+	} {
+		list, err := custom.List(strings.NewReader(data))
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%s: %v", data, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%q: %v, %v, want %s", data, list, err, want)
+		}
+	}
+}
+
 // TestBounded reads values without an end, such as a proxy or a faulty server sends.
 func TestBounded(t *testing.T) {
 	for begin, endless := range map[string]string{
