@@ -181,7 +181,7 @@ func newOver[T controllerkit.Object](t reflect.Type, lw cache.ListerWatcher, opt
 		return nil, fmt.Errorf("compact: Over of %s with a Namespace or Tweak: the ListerWatcher decides what it lists", i.kind)
 	}
 	i.resource = schema.GroupResource{Resource: strings.ToLower(i.kind)}
-	if err := i.listWatch(over(lw, i.encodeAny), options); err != nil {
+	if err := i.listWatch(over(lw, i.encodeEvent), options); err != nil {
 		return nil, err
 	}
 	return i, nil
@@ -202,7 +202,7 @@ func newInformer[T controllerkit.Object](t reflect.Type, options Options) (*Info
 	if !options.ManagedFields {
 		i.paths = append(i.paths, managedFields)
 	}
-	i.reader = &responses.Reader{Kind: i.kind}
+	i.reader = &responses.Reader{Kind: i.kind, Custom: !isProtobuf(i.typ)}
 	if err := i.drop(); err != nil {
 		return nil, fmt.Errorf("compact: Drop of %s: %w", i.kind, err)
 	}

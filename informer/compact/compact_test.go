@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -33,6 +36,7 @@ import (
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/informer/compact"
+	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -243,6 +247,33 @@ func TestReads(t *testing.T) {
 	}
 	if n != 4 {
 		t.Errorf("the loops ran %d times, want 4", n)
+	}
+}
+
+// TestHeaderIndex: GetIndexers has an index of metadata, whose function gets no decoded object.
+func TestHeaderIndex(t *testing.T) {
+	const name = headers.Index + "app"
+	byApp := cache.Indexers{name: func(obj any) ([]string, error) {
+		if c, ok := obj.(*corev1.ConfigMap); ok {
+			t.Errorf("the function got the decoded %s", c.Name)
+		}
+		return []string{obj.(metav1.Object).GetLabels()["app"]}, nil
+	}}
+	inf := maps3(t, compact.Options{Indexers: cache.Indexers{"name": func(obj any) ([]string, error) { return []string{obj.(*corev1.ConfigMap).Name}, nil }}})
+	if err := inf.AddIndexers(byApp); err != nil {
+		t.Fatal(err)
+	}
+	if inf.GetIndexer().GetIndexers()[name] == nil {
+		t.Error("GetIndexers lacks the index of metadata")
+	}
+	if err := inf.AddIndexers(byApp); err == nil || !strings.HasPrefix(err.Error(), "compact: ") {
+		t.Errorf("the index a second time: %v, want an error of compact", err)
+	}
+	start(t, inf)
+	for _, index := range []string{name, "name"} {
+		if list, err := inf.ByIndex(index, "b"); err != nil || len(list) != 1 || list[0].Name != "b" {
+			t.Errorf("ByIndex of %s: %v, %v, want b", index, list, err)
+		}
 	}
 }
 
@@ -571,6 +602,61 @@ func TestWrongType(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// TestLongName: the API server limits the names of few kinds, and an object with a long one is like any other.
+// Proves CP2.
+func TestLongName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := controllerSource(t)
+		name := strings.Repeat("n", 300)
+		source.Add(configMap("short"))
+		source.Add(configMap(name))
+		inf := made(compact.Over[*corev1.ConfigMap](source, compact.Options{}))(t)
+		ctx, cancel := context.WithTimeout(logged(t), time.Minute)
+		defer cancel()
+		go inf.RunWithContext(ctx)
+		if !cache.WaitForCacheSync(ctx.Done(), inf.HasSynced) {
+			t.Fatal("the informer has not synced")
+		}
+		for _, name := range []string{"short", name} {
+			if c, err := inf.Get("default", name); err != nil || c.Name != name {
+				t.Errorf("Get of %s: %v, %v", name, c, err)
+			}
+		}
+		if list, err := inf.List("", nil); err != nil || len(list) != 2 {
+			t.Errorf("List: %d objects, %v, want 2", len(list), err)
+		}
+	})
+}
+
+// TestDropAnnotations: the bookmark that ends an initial list keeps its annotation, so the informer syncs.
+func TestDropAnnotations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
+		annotated := configMap("a")
+		annotated.Annotations = map[string]string{"large": "x"}
+		inf := made(compact.Over[*corev1.ConfigMap](&cache.ListWatch{
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+				return nil, errors.New("test: watch")
+			},
+			WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+				w := watch.NewFakeWithChanSize(2, false)
+				w.Add(annotated)
+				w.Action(watch.Bookmark, end)
+				return w, nil
+			},
+		}, compact.Options{Drop: []string{"metadata.annotations"}}))(t)
+		ctx, cancel := context.WithTimeout(logged(t), time.Minute)
+		defer cancel()
+		go inf.RunWithContext(ctx)
+		if !cache.WaitForCacheSync(ctx.Done(), inf.HasSynced) {
+			t.Fatal("the informer has not synced")
+		}
+		if c, err := inf.Get("default", "a"); err != nil || c.Annotations != nil {
+			t.Errorf("%v, %v, want no annotations", c, err)
+		}
+	})
 }
 
 func pod(i int) *corev1.Pod {

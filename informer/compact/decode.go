@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer"
@@ -127,6 +128,14 @@ func (i *Informer[T]) decodeAll(found []any) ([]T, error) {
 
 // encode returns what the cache keeps of a T.
 func (i *Informer[T]) encode(obj any) (*encoded.Object, error) {
+	return i.encodeWithout(i.reader.Drop, obj)
+}
+
+func (i *Informer[T]) encodeEvent(event watch.EventType, obj runtime.Object) (*encoded.Object, error) {
+	return i.encodeWithout(i.reader.Dropped(event), obj)
+}
+
+func (i *Informer[T]) encodeWithout(drop *encoded.Drop, obj any) (*encoded.Object, error) {
 	typed, ok := obj.(T)
 	if want := reflect.PointerTo(i.typ); !ok || kube.IsNil(typed) || reflect.TypeOf(obj) != want {
 		return nil, fmt.Errorf("compact: a %T in place of a %s", obj, want)
@@ -142,14 +151,12 @@ func (i *Informer[T]) encode(obj any) (*encoded.Object, error) {
 	}
 	if err == nil {
 		var o *encoded.Object
-		if o, err = encoded.Parse(data, format, i.reader.Drop, nil); err == nil {
+		if o, err = encoded.Parse(data, format, drop, nil); err == nil {
 			return o, nil
 		}
 	}
 	return nil, fmt.Errorf("compact: encode %s %s: %w", i.kind, kube.Printable(kube.NameOf(typed), maxText), err)
 }
-
-func (i *Informer[T]) encodeAny(obj runtime.Object) (*encoded.Object, error) { return i.encode(obj) }
 
 // stand returns what stands for an object that does not decode.
 func (i *Informer[T]) stand(o *encoded.Object, err error) *malformed.Object {

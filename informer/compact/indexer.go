@@ -32,9 +32,14 @@ func byNamespace(obj any) ([]string, error) {
 // store returns the cache of encoded objects.
 func (i *Informer[T]) store() cache.Indexer { return i.inner.GetIndexer() }
 
+// isTyped reports whether the function of an index gets decoded objects.
+func isTyped(index string) bool {
+	return index != cache.NamespaceIndex && !strings.HasPrefix(index, headers.Index)
+}
+
 // unindexed returns an error that names objects that an index does not have.
 func (i *Informer[T]) unindexed(index string) error {
-	if index == cache.NamespaceIndex || strings.HasPrefix(index, headers.Index) {
+	if !isTyped(index) {
 		return nil
 	}
 	found, _ := i.store().ByIndex(unindexed+index, "") // fails if there is no index
@@ -63,7 +68,7 @@ func (i *Informer[T]) memo(o *encoded.Object, index string) *encoded.Memo {
 	}
 	obj, err := i.decode(o)
 	for name, f := range *i.indexers.Load() {
-		if _, ok := now.Values[name]; ok || name == cache.NamespaceIndex {
+		if _, ok := now.Values[name]; ok || !isTyped(name) {
 			continue
 		}
 		var values []string
@@ -113,11 +118,11 @@ func (i *Informer[T]) AddIndexers(indexers cache.Indexers) error {
 		case after[name] != nil: // also before the function replaces the other one for memo
 			return fmt.Errorf("compact: %s has an index %q already: use another name", i.kind, name)
 		}
-		if strings.HasPrefix(name, headers.Index) {
+		after[name] = f
+		if !isTyped(name) {
 			wrapped[name] = func(obj any) ([]string, error) { return call(f, obj) }
 			continue
 		}
-		after[name] = f
 		wrapped[name] = func(obj any) ([]string, error) {
 			if o, ok := obj.(*encoded.Object); ok {
 				return i.memo(o, name).Values[name], nil

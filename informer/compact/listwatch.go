@@ -97,8 +97,11 @@ func (s source) request(options metav1.ListOptions) *rest.Request {
 	return r.SetHeader("Accept", onlyJSON)
 }
 
+// encoder encodes the object of an event.
+type encoder func(event watch.EventType, obj runtime.Object) (*encoded.Object, error)
+
 // over encodes what a ListerWatcher lists and watches.
-func over(lw cache.ListerWatcher, encode func(runtime.Object) (*encoded.Object, error)) cache.ListerWatcher {
+func over(lw cache.ListerWatcher, encode encoder) cache.ListerWatcher {
 	from := cache.ToListerWatcherWithContext(lw)
 	encoding := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -128,7 +131,7 @@ type encodingWatch struct {
 	stop   func()
 }
 
-func newEncodingWatch(from watch.Interface, encode func(runtime.Object) (*encoded.Object, error)) *encodingWatch {
+func newEncodingWatch(from watch.Interface, encode encoder) *encodingWatch {
 	w := &encodingWatch{from: from, result: make(chan watch.Event), done: make(chan struct{})}
 	w.stop = sync.OnceFunc(func() { close(w.done) })
 	go w.run(encode)
@@ -141,7 +144,7 @@ func (w *encodingWatch) Stop() { w.stop() }
 // ResultChan implements watch.Interface.
 func (w *encodingWatch) ResultChan() <-chan watch.Event { return w.result }
 
-func (w *encodingWatch) run(encode func(runtime.Object) (*encoded.Object, error)) {
+func (w *encodingWatch) run(encode encoder) {
 	defer close(w.result)
 	defer w.from.Stop()
 	for {
@@ -151,7 +154,7 @@ func (w *encodingWatch) run(encode func(runtime.Object) (*encoded.Object, error)
 				return
 			}
 			if e.Type != watch.Error {
-				if o, err := encode(e.Object); err != nil {
+				if o, err := encode(e.Type, e.Object); err != nil {
 					e = watch.Event{Type: watch.Error, Object: statusOf(err)}
 				} else {
 					e.Object = o
@@ -168,13 +171,13 @@ func (w *encodingWatch) run(encode func(runtime.Object) (*encoded.Object, error)
 	}
 }
 
-func encodeList(from runtime.Object, encode func(runtime.Object) (*encoded.Object, error)) (runtime.Object, error) {
+func encodeList(from runtime.Object, encode encoder) (runtime.Object, error) {
 	list := &responses.List{}
 	if m, err := meta.ListAccessor(from); err == nil {
 		list.ListMeta = metav1.ListMeta{ResourceVersion: m.GetResourceVersion(), Continue: m.GetContinue(), RemainingItemCount: m.GetRemainingItemCount()}
 	}
 	err := meta.EachListItem(from, func(obj runtime.Object) error {
-		o, err := encode(obj)
+		o, err := encode(watch.Added, obj)
 		if err == nil {
 			list.Items = append(list.Items, o)
 		}

@@ -196,6 +196,37 @@ func TestServerDiagnosis(t *testing.T) {
 	}
 }
 
+// TestServerListKind lists custom resources whose definition names another kind for lists.
+func TestServerListKind(t *testing.T) {
+	t.Parallel()
+	namespace := testserver.Namespace(t)
+	group := namespace + ".example.com"
+	definition := gadgetDefinition()
+	definition["metadata"] = map[string]any{"name": "gadgets." + group}
+	spec := definition["spec"].(map[string]any)
+	spec["group"] = group
+	spec["names"].(map[string]any)["listKind"] = "Gadgetry"
+	testserver.InstallCRD(t, definition)
+	config := testserver.Config(t)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return accepting{next, "", true} })
+	client := restClientOf(t, config, group)
+	body := []byte(`{"apiVersion":"` + group + `/v1","kind":"Gadget","metadata":{"name":"a"}}`)
+	if err := client.Post().Namespace(namespace).Resource("gadgets").Body(body).Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	inf := made(compact.New[*Gadget](client, "gadgets", compact.Options{Namespace: namespace}))(t)
+	ctx, cancel := context.WithTimeout(logged(t), time.Minute)
+	done := make(chan struct{})
+	go func() { defer close(done); inf.RunWithContext(ctx) }()
+	defer func() { cancel(); <-done }()
+	if !cache.WaitForCacheSync(ctx.Done(), inf.HasSynced) {
+		t.Fatal("the informer has not synced")
+	}
+	if g, err := inf.Get(namespace, "a"); err != nil || g.Name != "a" {
+		t.Errorf("Get: %+v, %v", g, err)
+	}
+}
+
 // TestServerFormats lists and watches with each protocol and each encoding, also if the server answers
 // in JSON although protobuf was asked for. Proves CP2.
 func TestServerFormats(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +25,7 @@ import (
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/informer/compact"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/managerkit"
@@ -44,6 +46,7 @@ func TestServerKind(t *testing.T) {
 	t.Run("Metrics", testMetrics)
 	t.Run("Standby", testStandby)
 	t.Run("TwoManagers", testTwoManagers)
+	t.Run("CompactCache", testCompactCache)
 }
 
 // testSameFunction: one function adds controllers to a program and to a manager. In both an object
@@ -334,6 +337,35 @@ func testTwoManagers(t *testing.T) {
 			if key := receive(t, calls, "call"); key.Namespace != w.namespace {
 				t.Errorf("a call of %s, want the namespace %s", key, w.namespace)
 			}
+		}
+	}
+}
+
+// testCompactCache: two operators of a manager with compact caches share the kinds of their objects and children.
+func testCompactCache(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	options := w.options()
+	options.Cache.NewInformer = compact.NewInformer
+	options.Cache.DefaultUnsafeDisableDeepCopy = ptr.To(true)
+	mgr := w.manager(t, testserver.Config(t), options)
+	a, b := &app{calls: make(chan types.NamespacedName, 100)}, &app{calls: make(chan types.NamespacedName, 100)}
+	for name, app := range map[string]*app{"first": a, "second": b} {
+		must(t, bridge.Add(mgr, operator.Options{Name: name}, func(op *operator.Operator) error {
+			c := operator.Kind(op, v1.GroupVersion.WithResource("memcacheds"), operator.Reconciler[*v1.Memcached]{ReadOnly: true, Reconcile: func(ctx context.Context, m *v1.Memcached) (reconcile.Result, error) {
+				app.calls <- types.NamespacedName{Namespace: m.Namespace, Name: m.Name}
+				return reconcile.Result{}, nil
+			}})
+			c.Loop.Name = name
+			operator.Children(c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
+			return nil
+		}))
+	}
+	start(t, mgr.Start)
+	w.memcached(t, "a")
+	for _, calls := range []chan types.NamespacedName{a.calls, b.calls} {
+		if key := receive(t, calls, "call"); key.Namespace != w.namespace {
+			t.Errorf("a call of %s, want the namespace %s", key, w.namespace)
 		}
 	}
 }

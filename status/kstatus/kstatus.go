@@ -24,7 +24,7 @@ const (
 )
 
 // Of returns the state of an object, and a reason for logs and messages. The apiVersion and
-// kind of obj can be empty if its Go type is of a Kubernetes module, as in the results of a
+// kind of obj can be empty if its Go type is that of a built-in kind, as in the results of a
 // lister. A nil object is Progressing, because it is absent. If a field that a rule reads
 // has a type that its kind does not allow, Of returns Unknown and names the field.
 //
@@ -63,7 +63,7 @@ func AllTrue(conditionTypes ...string) Rule {
 }
 
 // Of returns the state of an object, and a reason. If the rules cannot be told to apply, since
-// obj has no kind and its Go type is not of a Kubernetes module, it returns Unknown.
+// obj has no kind and its Go type is not that of a built-in kind, it returns Unknown.
 func (r Rules) Of(obj metav1.Object) (State, string) {
 	if kube.IsNil(obj) {
 		return Progressing, "the object is absent"
@@ -109,7 +109,7 @@ func (r Rules) apply(v *view, obj metav1.Object) (State, string) {
 		return state, short(reason)
 	}
 	if len(r) > 0 && !known {
-		return Unknown, fmt.Sprintf("no rule can be chosen: the object has no apiVersion and kind, and %T is of no Kubernetes module: set them", obj)
+		return Unknown, fmt.Sprintf("no rule can be chosen: the object has no apiVersion and kind, and %T is the type of no built-in kind: set them", obj)
 	}
 	if read := rule(kind); read != nil {
 		return read(v)

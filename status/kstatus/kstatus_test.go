@@ -3,6 +3,7 @@ package kstatus_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	carpv1 "k8s.io/apimachinery/pkg/apis/testapigroup/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -249,7 +251,7 @@ func TestRules(t *testing.T) {
 		{"no state", &corev1.Secret{}, kstatus.Unknown, `the rule of Secret returns the state "Fine", which is none of kstatus`},
 		{"a nil Rule", object(t, "v1", "Pod", `"status":{"phase":"Succeeded"}`), kstatus.Ready, "the Pod succeeded"},
 		{"replaced", &appsv1.Deployment{}, kstatus.Ready, `of \x1b`},
-		{"no kind", &Pod{}, kstatus.Unknown, "no rule can be chosen: the object has no apiVersion and kind, and *kstatus_test.Pod is of no Kubernetes module: set them"},
+		{"no kind", &Pod{}, kstatus.Unknown, "no rule can be chosen: the object has no apiVersion and kind, and *kstatus_test.Pod is the type of no built-in kind: set them"},
 	} {
 		if state, reason := rules.Of(tt.object); state != tt.want || reason != tt.reason {
 			t.Errorf("%s: %s: %q, want %s: %q", tt.name, state, reason, tt.want, tt.reason)
@@ -258,6 +260,30 @@ func TestRules(t *testing.T) {
 	c := rules.Condition(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, &corev1.Secret{})
 	if c.Reason != "Failed" || !strings.Contains(c.Message, "0 of 2 objects are ready; ConfigMap one: of one") {
 		t.Errorf("the condition is %+v", c)
+	}
+}
+
+// Each Go type of client-go's scheme has a rule of its kind without naming it, and a type of an API group that the
+// package does not know has none.
+func TestKinds(t *testing.T) {
+	types := 0
+	for gvk, goType := range scheme.Scheme.AllKnownTypes() {
+		obj, ok := reflect.New(goType).Interface().(metav1.Object)
+		if !ok || !strings.HasPrefix(goType.PkgPath(), "k8s.io/api/") {
+			continue
+		}
+		types++
+		rules := kstatus.Rules{gvk.GroupKind(): func(metav1.Object) (kstatus.State, string) { return kstatus.Failed, "by the rule" }}
+		if state, reason := rules.Of(obj); state != kstatus.Failed || reason != "by the rule" {
+			t.Errorf("%s as a %s: %s: %s, want the state of its rule", gvk, goType.PkgPath(), state, reason)
+		}
+	}
+	if types < 100 {
+		t.Errorf("the scheme has %d types of objects, want at least 100", types)
+	}
+	rules := kstatus.Rules{{Group: "testapigroup.apimachinery.k8s.io", Kind: "Carp"}: kstatus.AllTrue("Ready")}
+	if state, reason := rules.Of(&carpv1.Carp{}); state != kstatus.Unknown || !strings.HasPrefix(reason, "no rule can be chosen") {
+		t.Errorf("a Carp: %s: %s, want Unknown, because no rule can be chosen", state, reason)
 	}
 }
 

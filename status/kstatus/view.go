@@ -32,7 +32,7 @@ func nameOf(obj metav1.Object) string {
 }
 
 // kindOf returns the kind that an object has or, if that is empty, the kind of its Go type. It
-// is not known if that is not a type of Kubernetes.
+// is not known if that is not a type of a built-in kind.
 func kindOf(obj metav1.Object) (_ schema.GroupKind, known bool) {
 	if o, ok := obj.(runtime.Object); ok {
 		if kind := o.GetObjectKind().GroupVersionKind(); kind.Kind != "" {
@@ -44,17 +44,39 @@ func kindOf(obj metav1.Object) (_ schema.GroupKind, known bool) {
 		t = t.Elem()
 	}
 	kind := schema.GroupKind{Group: t.PkgPath(), Kind: t.Name()}
-	path := strings.Split(kind.Group, "/") // such as k8s.io/api/apps/v1
-	if path[0] != "k8s.io" {
-		return kind, false
+	group, known := groupOf(kind.Group)
+	if known {
+		kind.Group = group
 	}
-	switch kind.Group = path[max(len(path)-2, 0)]; kind.Group {
+	return kind, known
+}
+
+// groupOf returns the API group of a package of Go types, such as k8s.io/api/rbac/v1.
+func groupOf(pkg string) (group string, known bool) {
+	dir := pkg[:max(strings.LastIndexByte(pkg, '/'), 0)]
+	switch dir {
+	case "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions":
+		return "apiextensions.k8s.io", true
+	case "k8s.io/kube-aggregator/pkg/apis/apiregistration":
+		return "apiregistration.k8s.io", true
+	}
+	switch name := strings.TrimPrefix(dir, "k8s.io/api/"); name {
+	case dir: // of another module
 	case "core":
-		kind.Group = ""
-	case "apiextensions", "apiregistration":
-		kind.Group += ".k8s.io"
+		return "", true
+	case "apps", "autoscaling", "batch", "extensions", "policy":
+		return name, true
+	case "admission", "admissionregistration", "apidiscovery", "authentication", "authorization", "certificates", "coordination", "discovery",
+		"events", "imagepolicy", "networking", "node", "resource", "scheduling", "storage", "storagemigration":
+		return name + ".k8s.io", true
+	case "apiserverinternal":
+		return "internal.apiserver.k8s.io", true
+	case "flowcontrol":
+		return "flowcontrol.apiserver.k8s.io", true
+	case "rbac":
+		return "rbac.authorization.k8s.io", true
 	}
-	return kind, true
+	return "", false
 }
 
 // read reads an object and its conditions of the types that rules read, and of more types.

@@ -269,8 +269,22 @@ func (o *Object) locateJSON() error {
 		if err != nil {
 			return err
 		}
-		return o.set(i, text)
+		o.set(i, text)
+		return nil
 	})
+}
+
+// Kind returns the kind of an object in JSON, which those of a built-in kind lack in a list.
+func (o *Object) Kind() (kind string) {
+	if o.format == JSON {
+		_ = Members(o.Bytes(), func(member, value []byte) error {
+			if string(member) == "kind" {
+				return apijson.Unmarshal(value, &kind)
+			}
+			return nil
+		})
+	}
+	return kind
 }
 
 // memberOf decodes a member of an object's metadata.

@@ -2,6 +2,7 @@
 package encoded
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -60,13 +61,14 @@ const (
 // so its deep copy is itself. It is safe for concurrent use.
 //
 // It takes two allocations, of which the larger one has no pointers: the encoding. The header's
-// strings are parts of it.
+// strings are parts of it, but for long ones, which are rare: the API server does not limit the names
+// of Roles.
 type Object struct {
 	immutable
-	data    []byte // the encoding, then strings of the header that are escaped in it
+	data    []byte // the encoding, then strings of the header that are long or escaped in it
 	size    uint32 // of the encoding
 	begins  [headers]uint32
-	lengths [headers]uint8
+	lengths [headers]uint8 // long if four bytes before the string have its length
 	format  Format
 	present uint8 // the parts of the metadata that it may have
 
@@ -74,8 +76,8 @@ type Object struct {
 }
 
 const (
-	maxSize   = 1 << 30 // of an object; etcd's default limit is 1.5 MiB
-	maxHeader = math.MaxUint8
+	maxSize = 1 << 30 // of an object; etcd's default limit is 1.5 MiB
+	long    = math.MaxUint8
 )
 
 // Parse returns the object that data encodes, without what drop drops. It does not keep data.
@@ -120,27 +122,33 @@ func Parse(data []byte, format Format, drop *Drop, scratch *[]byte) (*Object, er
 }
 
 // set sets a string of the header.
-func (o *Object) set(i int, value []byte) error {
-	if len(value) > maxHeader {
-		return fmt.Errorf("a name, namespace, UID or version of %d bytes", len(value))
-	}
-	o.lengths[i] = uint8(len(value))
+func (o *Object) set(i int, value []byte) {
+	o.lengths[i] = uint8(min(len(value), long))
 	if len(value) == 0 {
 		o.begins[i] = 0
-		return nil
+		return
 	}
 	begin := int(o.size) - cap(value) // if value is a part of Bytes
-	if begin < 0 || &o.data[begin] != &value[0] {
-		begin = len(o.data) // it is escaped in the encoding
+	switch {
+	case len(value) >= long:
+		o.data = binary.BigEndian.AppendUint32(o.data, uint32(len(value)))
+		fallthrough
+	case begin < 0 || &o.data[begin] != &value[0]:
+		begin = len(o.data) // it is long, or escaped in the encoding
 		o.data = append(o.data, value...)
 	}
 	o.begins[i] = uint32(begin)
-	return nil
 }
 
 // text returns a string of the header. It is a copy: callers keep names and versions longer than a
 // state of an object, which a part of data would keep in memory.
-func (o *Object) text(i int) string { return string(o.data[o.begins[i]:][:o.lengths[i]]) }
+func (o *Object) text(i int) string {
+	begin, length := o.begins[i], uint32(o.lengths[i])
+	if length == long {
+		length = binary.BigEndian.Uint32(o.data[begin-4:])
+	}
+	return string(o.data[begin:][:length])
+}
 
 // Bytes returns the encoding, which must not be changed.
 func (o *Object) Bytes() []byte { return o.data[:o.size:o.size] }

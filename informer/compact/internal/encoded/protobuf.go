@@ -199,13 +199,13 @@ func (o *Object) locateProtobuf() error {
 			case finalizersNumber:
 				o.present |= hasFinalizers
 			case nameNumber:
-				return o.set(name, value)
+				o.set(name, value)
 			case namespaceNumber:
-				return o.set(namespace, value)
+				o.set(namespace, value)
 			case uidNumber:
-				return o.set(uid, value)
+				o.set(uid, value)
 			case versionNumber:
-				return o.set(version, value)
+				o.set(version, value)
 			}
 			return nil
 		})

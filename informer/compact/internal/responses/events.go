@@ -98,7 +98,7 @@ func (e *events) object(event event) (runtime.Object, error) {
 	if err := e.check(event.kind, e.Kind); err != nil {
 		return nil, err
 	}
-	o, err := encoded.Parse(event.object, event.format, e.Drop, &e.scratch)
+	o, err := encoded.Parse(event.object, event.format, e.Dropped(event.of), &e.scratch)
 	if err == nil && event.of != watch.Bookmark && o.GetName() == "" {
 		err = errName
 	}

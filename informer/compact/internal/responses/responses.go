@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	apijson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/controllerkit/controllerkit/informer/compact/internal/encoded"
 	"github.com/controllerkit/controllerkit/internal/kube"
@@ -20,15 +22,27 @@ import (
 type Reader struct {
 	// Kind is the kind of the objects. A response with another one is an error.
 	Kind string
+	// Custom allows a list of any kind with items of Kind: the definition of a custom resource names the
+	// kind of its lists.
+	Custom bool
 	// Drop is what is not kept of the objects.
 	Drop *encoded.Drop
+}
+
+// Dropped returns what is not kept of the object of an event. No cache holds a bookmark, and its annotation
+// ends the initial list of a watch.
+func (r Reader) Dropped(event watch.EventType) *encoded.Drop {
+	if event == watch.Bookmark {
+		return nil
+	}
+	return r.Drop
 }
 
 // List is a list of objects.
 type List struct {
 	metav1.TypeMeta
 	metav1.ListMeta
-	Items []*encoded.Object
+	Items []*encoded.Object // nil if JSON has no array of them
 }
 
 // DeepCopyObject implements runtime.Object.
@@ -64,12 +78,20 @@ func (r Reader) List(body io.Reader) (*List, error) {
 		err = r.jsonList(b, list)
 	}
 	if err == nil {
-		err = r.check(list.Kind, r.Kind+"List")
+		err = r.checkList(list)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read a list of %s: %w", r.Kind, err)
 	}
 	return list, nil
+}
+
+func (r Reader) checkList(list *List) error {
+	err := r.check(list.Kind, r.Kind+"List")
+	if err != nil && r.Custom && list.Items != nil && !slices.ContainsFunc(list.Items, func(o *encoded.Object) bool { return o.Kind() != r.Kind }) {
+		return nil
+	}
+	return err
 }
 
 // check compares kinds. Some responses have none.
@@ -169,6 +191,7 @@ func (r Reader) jsonItems(d *values, list *List) error {
 	case t != json.Delim('['):
 		return fmt.Errorf("items: a %T in place of [", t)
 	}
+	list.Items = []*encoded.Object{}
 	var scratch []byte
 	for d.More() {
 		value, err := d.next()

@@ -144,6 +144,30 @@ func TestListErrors(t *testing.T) {
 	}
 }
 
+// TestListKind: the lists of a custom resource have any kind, and its objects their own.
+func TestListKind(t *testing.T) {
+	custom := responses.Reader{Kind: "Gadget", Custom: true}
+	for data, want := range map[string]string{
+		`{"kind":"GadgetList","items":[{"metadata":{"name":"a"}}]}`:                                         "",
+		`{"items":[{"kind":"Gadget","metadata":{"name":"a"}}],"kind":"Gadgetry"}`:                           "",
+		`{"kind":"Gadgetry","items":[]}`:                                                                    "",
+		`{"kind":"Gadgetry","items":[{"kind":"Gadget","metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}`: "sent a Gadgetry where a GadgetList belongs",
+		`{"kind":"Status","status":"Failure"}`:                                                              "sent a Status where a GadgetList belongs",
+		`{"kind":"Gadgetry","items":null}`:                                                                  "sent a Gadgetry where a GadgetList belongs",
+		`{"kind":"WidgetList","items":[{"kind":"Widget","metadata":{"name":"a"}}]}`:                         "sent a WidgetList where a GadgetList belongs",
+		`{"kind":"ServiceList","items":[{"metadata":{"name":"a"}}]}`:                                        "sent a ServiceList where a GadgetList belongs",
+		string(encodeList(t, runtime.ContentTypeProtobuf, &corev1.PodList{Items: pods(1)})):                 "sent a PodList where a GadgetList belongs",
+	} {
+		list, err := custom.List(strings.NewReader(data))
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%s: %v", data, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%q: %v, %v, want %s", data, list, err, want)
+		}
+	}
+}
+
 // TestBounded reads values without an end, such as a proxy or a faulty server sends.
 func TestBounded(t *testing.T) {
 	for begin, endless := range map[string]string{
@@ -267,6 +291,28 @@ func TestEvents(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestBookmark: a bookmark keeps the annotation that ends an initial list, whatever is dropped of objects.
+func TestBookmark(t *testing.T) {
+	drop, err := encoded.NewDrop(reflect.TypeFor[corev1.Pod](), "metadata.annotations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	annotated := metav1.ObjectMeta{Name: "a", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}
+	for _, media := range media {
+		d := responses.Reader{Kind: "Pod", Drop: drop}.Events(io.NopCloser(bytes.NewReader(encodeEvents(t, media,
+			watch.Event{Type: watch.Added, Object: &corev1.Pod{ObjectMeta: annotated}}, watch.Event{Type: watch.Bookmark, Object: &corev1.Pod{ObjectMeta: annotated}}))))
+		for _, want := range []map[string]string{nil, annotated.Annotations} {
+			event, obj, err := d.Decode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := obj.(*encoded.Object).GetAnnotations(); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: the annotations of an event %s are %v, want %v", media, event, got, want)
+			}
+		}
 	}
 }
 
