@@ -136,7 +136,9 @@ func (s checked[T]) decode(data []byte, defaults *schema.GroupVersionKind, into 
 	case *List[T]:
 		ok = ok && into == runtime.Object(obj)
 		for _, item := range obj.Items {
-			ok = ok && !kube.IsNil(item)
+			if ok = ok && !kube.IsNil(item); ok {
+				unnamed(item)
+			}
 		}
 	default:
 		ok = false
@@ -152,6 +154,11 @@ func (s checked[T]) decode(data []byte, defaults *schema.GroupVersionKind, into 
 		return nil, gvk, s.malformedError(s.named(data), err)
 	}
 	return nil, gvk, fmt.Errorf("crd: the API server's response is a %s where a %s belongs: check kind and resource", kube.Printable(gvk.String(), 256), s.kind)
+}
+
+// unnamed removes apiVersion and kind from an object of a list, as the codec does with one that comes alone.
+func unnamed(obj controllerkit.Object) {
+	obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 }
 
 // bounded returns the text of an error about a response.

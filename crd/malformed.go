@@ -85,8 +85,11 @@ func (s checked[T]) page(data []byte, defaults *schema.GroupVersionKind, into *p
 // fits returns the object of a JSON text.
 func (s checked[T]) fits(text []byte) (T, bool) {
 	obj := s.kind.new()
-	null := string(text) == "null"
-	return obj, !null && json.Unmarshal(text, obj) == nil
+	if string(text) == "null" || json.Unmarshal(text, obj) != nil {
+		return obj, false
+	}
+	unnamed(obj)
+	return obj, true
 }
 
 // malformed returns the stand-in for an object that does not fit, or nil if it has no name.

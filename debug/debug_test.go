@@ -168,7 +168,7 @@ func TestBlocked(t *testing.T) {
 	})
 }
 
-// TestFlood: 20,000 successes of other keys do not displace the failures of
+// TestFlood: 20,000 successes of other keys, and 1,000 of its own, do not displace the failures of
 // a key.
 //
 // It proves DB4.
@@ -196,6 +196,12 @@ func TestFlood(t *testing.T) {
 	}
 	if got := getJSON(t, page, "19999").lines(); len(got) != 1 {
 		t.Errorf("story of the last key: %q", got)
+	}
+	for range 1000 {
+		end(web, "success")
+	}
+	if got := getJSON(t, page, "default/web").lines(); len(got) < 100 || !strings.HasPrefix(got[0], "call: timeout") {
+		t.Errorf("story of %d lines after the key's own successes: %q", len(got), got[:min(len(got), 3)])
 	}
 	if got := getJSON(t, page, "0").Story; got != nil {
 		t.Errorf("story of a key that is forgotten: %+v", got)

@@ -148,7 +148,7 @@ func (h *history) last(k kind, most int) (list []record) {
 	return list
 }
 
-// story returns the newest records of a key, in order of time.
+// story returns the newest records of a key, at most that many of each kind, in order of time.
 func (h *history) story(key types.NamespacedName, most int) (list []record) {
 	key = types.NamespacedName{Namespace: short(key.Namespace), Name: short(key.Name)}
 	for k := range h.rings {
@@ -165,10 +165,9 @@ func (h *history) story(key types.NamespacedName, most int) (list []record) {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.kind, b.kind))
 	})
 	// A call that failed is in two rings.
-	list = slices.CompactFunc(list, func(a, b record) bool {
+	return slices.CompactFunc(list, func(a, b record) bool {
 		return a.at.Equal(b.at) && min(a.kind, b.kind) == call && max(a.kind, b.kind) == failure
 	})
-	return list[max(0, len(list)-most):]
 }
 
 // lasts returns the last call of each of the keys that is known.

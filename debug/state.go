@@ -19,7 +19,7 @@ const (
 	maxInformers   = 200
 	maxShards      = 1000
 	maxRows        = 50  // keys of each state, results and failures of a controller
-	maxStory       = 200 // lines of a story in one controller
+	maxStory       = 200 // records of each kind in the story of one controller
 )
 
 // state is the content of a page, as HTML or as JSON. Its texts are printable and bounded.

@@ -3,6 +3,7 @@ package migrate_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/crd/migrate"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
@@ -108,6 +110,31 @@ func TestServerPolicy(t *testing.T) {
 	if status, reason, _ := k.condition(); status != "True" || reason != "Migrated" {
 		t.Errorf("the condition is %s %s", status, reason)
 	}
+}
+
+// A webhook that answers with a conflict does not make an object count as stored.
+//
+// Proves VM5.
+func TestServerWebhookConflict(t *testing.T) {
+	t.Parallel()
+	k := install(t)
+	c := newCrowd(k, 5)
+	k.store("v1", true)
+	client := k.process(func(op *fault.Op) fault.Fault {
+		if op.Verb != "patch" && op.Verb != "apply" || op.Name != "x-0001" {
+			return fault.Fault{}
+		}
+		return fault.Fault{Response: &fault.Response{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: "of the webhook"}}
+	}, nil)
+	_, err := k.migrator(client).Once(t.Context())
+	var blocked *migrate.BlockedError
+	if !errors.As(err, &blocked) || blocked.Objects != 1 || !apierrors.IsConflict(blocked.Errs[0]) || !strings.Contains(err.Error(), "of the webhook") {
+		t.Fatalf("%v", err)
+	}
+	equal(t, "storedVersions", []string{"v1alpha1", "v1"}, k.stored())
+	k.once()
+	equal(t, "storedVersions without the webhook", []string{"v1"}, k.stored())
+	c.checkStored("v1")
 }
 
 // The schema of v1 rejects values of stored objects. An object is blocked only if the API server checks

@@ -109,6 +109,12 @@ func (d *definition) condition(kind string) (status, message string) {
 	return status, message
 }
 
+// isEstablished reports whether the API server accepts the definition.
+func (d *definition) isEstablished() bool {
+	established, _ := d.condition("Established")
+	return established == "True"
+}
+
 // A record is the progress of a migration, in an annotation of the definition.
 type record struct {
 	UID        types.UID `json:"uid"`

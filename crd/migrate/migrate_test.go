@@ -322,6 +322,40 @@ func TestWrongDefinition(t *testing.T) {
 	}
 }
 
+// Run begins as soon as a definition is established, and does not wait for Retry.
+func TestEstablished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFake("a")
+		change := func(conditions []any) {
+			obj, err := client.Resource(definitions()).Get(t.Context(), "websites.example.com", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			obj.Object["status"].(m)["conditions"] = conditions
+			if _, err := client.Resource(definitions()).Update(t.Context(), obj, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		change([]any{})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		p := &progress{}
+		go func() {
+			done <- (&migrate.Migrator{Client: client, Definition: "websites.example.com", Metrics: p}).Run(ctx)
+		}()
+		time.Sleep(time.Second)
+		equal(t, "progress before", "0 0 false", p.last())
+		change([]any{m{"type": "Established", "status": "True"}})
+		time.Sleep(2*time.Minute + time.Second) // Settle
+		synctest.Wait()
+		equal(t, "progress after", "1 0 true", p.last())
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 type statusError struct{ status metav1.Status }
 
 func (e *statusError) Error() string         { return e.status.Message }

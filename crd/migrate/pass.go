@@ -54,10 +54,10 @@ func (m *Migrator) begin(ctx context.Context) (*pass, error) {
 	fail := func(format string, args ...any) (*pass, error) {
 		return p, fmt.Errorf("migrate: CustomResourceDefinition %s: %s", m.Definition, fmt.Sprintf(format, args...))
 	}
-	switch established, _ := d.condition("Established"); {
+	switch {
 	case d.GetDeletionTimestamp() != nil:
 		return fail("it is being deleted: create it again to migrate its objects")
-	case established != "True":
+	case !d.isEstablished():
 		return fail("it is not established: wait until the API server accepts it, and see its conditions")
 	case !p.storage.served:
 		return fail("the storage version %q is not served: serve it", p.storage.name)
@@ -340,19 +340,21 @@ func (p *pass) write(ctx context.Context, key string, obj *unstructured.Unstruct
 		case !apierrors.IsConflict(err):
 			return err
 		}
-		// A write after the list stored it in the storage version, but it can have kept stale entries.
-		rewrite = false
-		name := obj.GetName()
+		name, refused, conflict := obj.GetName(), obj, err
 		err = p.retry(ctx, "get", key, func(ctx context.Context) (err error) {
 			obj, err = client.Get(ctx, name, metav1.GetOptions{})
 			return err
 		})
-		if kube.IsGone(err, name) {
+		switch {
+		case kube.IsGone(err, name):
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return err
+		case obj.GetUID() == refused.GetUID() && obj.GetResourceVersion() == refused.GetResourceVersion():
+			return conflict // of an admission webhook
 		}
+		// A write after the list stored it in the storage version, but it can have kept stale entries.
+		rewrite = false
 	}
 	return errors.New("other clients change it too often")
 }

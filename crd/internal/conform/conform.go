@@ -105,6 +105,9 @@ func Requests(t *testing.T, c *crd.Client[*site.Website], ns string) {
 		var names []string
 		for _, item := range list.Items {
 			names = append(names, item.Name)
+			if item.Kind != "" || item.APIVersion != "" {
+				t.Errorf("type meta in a list: %v", item.TypeMeta)
+			}
 		}
 		if !slices.Equal(names, tt.want) || list.ResourceVersion == "" {
 			t.Errorf("List(%+v) = %q in version %q, want %q", tt.opts, names, list.ResourceVersion, tt.want)
