@@ -216,6 +216,10 @@ func (d *definition) notAfter(given *definition) error {
 	return nil
 }
 
+// namesTime is the time after which a condition of the names is about the applied ones. Before, it can be
+// about those of the former definition.
+const namesTime = 5 * time.Second
+
 // awaitServed waits until the definition is established, and its versions can be listed.
 func awaitServed(ctx context.Context, client dynamic.Interface, given *definition) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -226,17 +230,24 @@ func awaitServed(ctx context.Context, client dynamic.Interface, given *definitio
 	}
 	defer w.running.Wait()
 	defer cancel()
+	judged, late := time.NewTimer(namesTime), false
+	defer judged.Stop()
 	for established := false; !established; {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-judged.C:
+			late = true
 		case <-w.changed:
 		}
 		w.mu.Lock()
 		latest := w.latest
 		w.mu.Unlock()
+		if latest == nil {
+			continue
+		}
 		established = latest.require(given.served()...) == nil
-		if status, why := latest.condition("NamesAccepted"); status == "False" {
+		if status, why := latest.condition("NamesAccepted"); late && status == "False" {
 			return fmt.Errorf("migrate: install CustomResourceDefinition %s: the API server refuses its names: %s", given.GetName(), kube.Message(why))
 		}
 	}

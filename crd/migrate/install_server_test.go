@@ -218,6 +218,15 @@ func TestServerInstallFails(t *testing.T) {
 		}
 	})
 	wants(t, migrate.Install(t.Context(), r.client, "operator.example.com", data), false, "the API server refuses its names: ")
+	// Other names are accepted, although the condition of the former ones is there at first.
+	names := spec["spec"].(m)["names"].(m)
+	spec["spec"].(m)["names"] = m{"plural": names["plural"], "kind": "Z" + names["kind"].(string)}
+	if data, err = json.Marshal(spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrate.Install(t.Context(), r.client, "operator.example.com", data); err != nil {
+		t.Errorf("after the names were corrected: %v", err)
+	}
 	r.spec["spec"].(m)["scope"] = "Nowhere"
 	if err := r.install(); !apierrors.IsInvalid(err) {
 		t.Errorf("an invalid definition: %v", err)
