@@ -202,8 +202,10 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 	switch {
 	case lease != nil && numberOf(lease) == math.MaxInt32:
 		return nil, errNoTermLeft
-	case lease != nil:
+	case lease != nil && number > math.MaxInt32: // somebody has edited it, twice
 		number = numberOf(lease) + 1
+	case lease != nil: // which can be a new Lease, or edited
+		number = max(number, numberOf(lease)+1)
 	}
 	sent := tenure.At(time.Now(), c.wall)
 	now := tenure.Micro(sent.Mono)
@@ -218,7 +220,7 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 		return nil, err
 	}
 	validFor := c.validFor(got)
-	if validFor <= 0 {
+	if !c.Renewable(validFor) {
 		return nil, fmt.Errorf("%w: %v instead of LeaseDuration (%v): change the plugin", errShortened, c.durationOf(got), c.LeaseDuration)
 	}
 	since := got.ResourceVersion
@@ -233,8 +235,7 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 // errNoTermLeft is the error for an edited leaseTransitions; no real number gets there.
 var errNoTermLeft = errors.New("leaseTransitions has the highest value: delete the Lease")
 
-// errShortened is the error if candidates wait for less than the margin: no term is
-// valid.
+// errShortened is the error if candidates wait for so short that no term could be renewed.
 var errShortened = errors.New("an admission plugin shortens leaseDurationSeconds")
 
 // validFor returns how long a term is valid after the record was sent that is stored as

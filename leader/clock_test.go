@@ -3,6 +3,7 @@ package leader_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -243,26 +244,50 @@ func TestShortened(t *testing.T) {
 			_ = r.stop()
 		})
 	})
-	t.Run("to nothing", func(t *testing.T) {
-		bubble(t, func(t *testing.T, s *store) {
-			s.Admit = func(lease *coordinationv1.Lease) {
-				if *lease.Spec.LeaseDurationSeconds > 5 {
-					lease.Spec.LeaseDurationSeconds = ptr.To[int32](5)
+	for _, seconds := range []int32{5, 6, 7} { // the last two leave a term that ends before its renewal
+		t.Run(fmt.Sprintf("to %ds", seconds), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store) {
+				s.Admit = func(lease *coordinationv1.Lease) {
+					if *lease.Spec.LeaseDurationSeconds > seconds {
+						lease.Spec.LeaseDurationSeconds = &seconds
+					}
 				}
-			}
-			e, c := s.elector("a")
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			err := e.Run(ctx, untilDone)
-			if err == nil || !contains(err.Error(), "leaseDurationSeconds", "5s", "15s", "StartTimeout") {
-				t.Errorf("Run() = %v, want an error that says who shortened what", err)
-			}
-			if got := c.Calls("update") + c.Calls("create"); got > 15 {
-				t.Errorf("%d writes in %v, want about one each RetryPeriod", got, 20*time.Second)
-			}
-			if lease, _ := s.get(); *lease.Spec.HolderIdentity != "" {
-				t.Errorf("holder = %q after Run, want it released", *lease.Spec.HolderIdentity)
-			}
+				e, c := s.elector("a")
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				err := e.Run(ctx, untilDone)
+				if err == nil || !contains(err.Error(), "leaseDurationSeconds", fmt.Sprintf("%ds", seconds), "15s", "StartTimeout") {
+					t.Errorf("Run() = %v, want an error that says who shortened what", err)
+				}
+				if got := c.Calls("update") + c.Calls("create"); got > 15 {
+					t.Errorf("%d writes in %v, want about one each RetryPeriod", got, 20*time.Second)
+				}
+				if lease, _ := s.get(); *lease.Spec.HolderIdentity != "" {
+					t.Errorf("holder = %q after Run, want it released", *lease.Spec.HolderIdentity)
+				}
+			})
 		})
+	}
+}
+
+// TestManyFailedRenewals: a leader that has more renewals without a response than it remembers knows its record.
+func TestManyFailedRenewals(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		e, c := s.elector("a")
+		e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = 30*time.Second, 20*time.Second, 100*time.Millisecond
+		r := start(t, e, untilDone)
+		ctx := r.leads(t, soon)
+		time.Sleep(time.Second)
+		c.On(func(string, string) fault { return fault{Err: errors.New("connection refused")} })
+		time.Sleep(12 * time.Second)
+		if got := c.Calls("update"); got < 100 {
+			t.Fatalf("%d renewals, want more than are remembered", got)
+		}
+		c.On(nil)
+		time.Sleep(time.Minute)
+		if ctx.Err() != nil {
+			t.Errorf("lead's context ended: %v", context.Cause(ctx))
+		}
+		_ = r.stop()
 	})
 }

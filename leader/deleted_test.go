@@ -179,6 +179,42 @@ func TestUpdateDoesNotRecreate(t *testing.T) {
 	})
 }
 
+// TestNumberGrows: a standby that has seen a term begins none below it, although the Lease has a lower
+// number: somebody has edited it, or another replica has made it again.
+//
+// Proves L3.
+func TestNumberGrows(t *testing.T) {
+	for name, lower := range map[string]func(t *testing.T, s *store){
+		"edited": func(t *testing.T, s *store) {
+			s.edit(t, func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](3) })
+		},
+		"made again": func(t *testing.T, s *store) {
+			s.delete()
+			if _, err := s.Create(stranger(nil)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store) {
+				if _, err := s.Create(stranger(nil)); err != nil {
+					t.Fatal(err)
+				}
+				s.edit(t, func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](20) })
+				e, _ := s.elector("a")
+				r := start(t, e, untilDone)
+				time.Sleep(time.Second)
+				lower(t, s)
+				ctx := r.leads(t, 2*time.Minute)
+				if got := mustTerm(t, ctx).Number; got != 21 {
+					t.Errorf("term %d, want 21", got)
+				}
+				_ = r.stop()
+			})
+		})
+	}
+}
+
 // TestOldEventsKeepTheNumber: a standby that has read of a term does not begin a
 // new Lease below it because an older event arrives late.
 //

@@ -377,7 +377,6 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 	c.metrics.LeaderStatus(c.ref, true)
 	c.see(true)
 	c.note(t, "became leader")
-	defer c.note(t, "stopped leading")
 
 	var wg sync.WaitGroup
 	renewCtx, stopRenewing := context.WithCancel(t.Context())
@@ -429,6 +428,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 			if held && err != errGoexit { //nolint:errorlint // by identity
 				c.release(ctx)
 			}
+			c.note(t, "stopped leading")
 			return c.result(ctx, t, held, overran, err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,7 +53,10 @@ func (c *candidate) write(ctx context.Context, over *coordinationv1.Lease, spec 
 	// Remembered before it is sent: its record can be seen before its response, or
 	// instead of it. A forgotten one counts as another's, which is safe.
 	c.mu.Lock()
-	c.sent = append(c.sent[max(0, len(c.sent)-sentLimit):], spec)
+	if len(c.sent) > sentLimit { // the first one can still be the stored one
+		c.sent = slices.Delete(c.sent, 1, 2)
+	}
+	c.sent = append(c.sent, spec)
 	c.mu.Unlock()
 
 	var got *coordinationv1.Lease

@@ -227,6 +227,67 @@ func TestForbidden(t *testing.T) {
 	})
 }
 
+// TestForbiddenLists: a member that may neither list nor watch any more says so until it may.
+func TestForbiddenLists(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		replicas := startAll(t, s, j, 2, 8, 0)
+		replicas[0].client.On(func(verb, _ string) (f fault) {
+			if verb == "list" || verb == "watch" {
+				f.Err = apierrors.NewForbidden(coordinationv1.Resource("leases"), "", errors.New("a policy denies it"))
+			}
+			return f
+		})
+		for _, w := range s.Watches() {
+			w.Stop()
+		}
+		time.Sleep(time.Minute)
+		if err := replicas[0].Status().Err; err == nil || !strings.Contains(err.Error(), "a policy denies it") {
+			t.Errorf("Status().Err = %v, want the reason", err)
+		}
+		replicas[0].client.On(nil)
+		settle()
+		if err := replicas[0].Status().Err; err != nil {
+			t.Errorf("Status().Err = %v, want nil", err)
+		}
+		j.expect(t, 2, 8)
+	})
+}
+
+// TestShortened: an admission plugin stores so short a duration that an epoch would end before its renewal.
+// A new replica gives up, one that runs waits for the plugin to be changed, and both write seldom.
+func TestShortened(t *testing.T) {
+	for _, seconds := range []int32{0, 5, 7} {
+		t.Run(fmt.Sprintf("to %ds", seconds), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store, j *judge) {
+				old := startAll(t, s, j, 1, 8, 0)[0]
+				s.Admit = func(lease *coordinationv1.Lease) {
+					if lease.Name != groupName {
+						lease.Spec.LeaseDurationSeconds = &seconds
+					}
+				}
+				g := s.group("new", 8)
+				began := time.Now()
+				r := j.start(t, g, 0)
+				<-r.ended
+				if r.err == nil || !strings.Contains(r.err.Error(), "leaseDurationSeconds") || !strings.Contains(r.err.Error(), "StartTimeout") {
+					t.Errorf("Run() = %v, want an error that says who shortened what", r.err)
+				}
+				if took := time.Since(began); took > 30*time.Second {
+					t.Errorf("Run returned after %v, want StartTimeout", took)
+				}
+				old.client.Requests()
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				for _, c := range []*client{old.client, g.Leases.(*client)} {
+					if n := c.Requests(); n["create"]+n["update"]+n["delete"] > 60 {
+						t.Errorf("the requests are %v", n)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestDeleted: if another user deletes a Lease of the group, no shard has two owners, and
 // all have one again.
 //

@@ -194,6 +194,9 @@ func (r *replica) watch(ctx context.Context) {
 	delay, next, last := first, time.Time{}, ""
 	for ctx.Err() == nil {
 		version, err := r.list(ctx)
+		if ctx.Err() == nil {
+			r.note("list", err)
+		}
 		if order, invalid := resourceversion.CompareResourceVersion(version, last); err == nil && invalid == nil && order < 0 {
 			r.forget()
 			version, err = r.list(ctx)

@@ -105,7 +105,7 @@ func (r *replica) join(ctx context.Context) (*epoch, error) {
 		switch {
 		case errors.As(err, &fatal):
 			return nil, err
-		case err == nil || r.reached && !isRefusal(err, r.namespace):
+		case r.reached && (err == nil || !isRefusal(err, r.namespace)):
 			since = time.Time{}
 		case since.IsZero():
 			since = time.Now()
@@ -189,10 +189,18 @@ func (r *replica) joinOnce(ctx context.Context) (e *epoch, wait time.Duration, e
 	if err != nil {
 		return nil, 0, err
 	}
+	validFor := r.validFor(got)
+	if !r.Renewable(validFor) {
+		err := fmt.Errorf("%w: %ds instead of LeaseDuration (%v): change the plugin", errShortened, ptr.Deref(got.Spec.LeaseDurationSeconds, 0), r.LeaseDuration)
+		return nil, 0, errors.Join(err, r.remove(ctx, got)) // a member would get shards
+	}
 	e = &epoch{uid: got.UID, leaving: make(chan struct{})}
-	e.Begin(ctx, ErrLost, sent, r.validFor(got), r.wall)
+	e.Begin(ctx, ErrLost, sent, validFor, r.wall)
 	return e, 0, nil
 }
+
+// errShortened is the error if other replicas wait for so short that no epoch could be renewed.
+var errShortened = errors.New("an admission plugin shortens leaseDurationSeconds")
 
 // ownLocked returns the Lease of this replica, nil if it knows of none.
 func (r *replica) ownLocked() (lease *coordinationv1.Lease, ended bool) {
@@ -346,10 +354,13 @@ func (r *replica) note(activity string, err error) {
 	}
 	err = tenure.Printable(err)
 	r.mu.Lock()
-	before := r.problems[activity]
+	known := false // a failed list also fails the join
+	for _, problem := range r.problems {
+		known = known || err != nil && problem != nil && problem.Error() == err.Error()
+	}
 	r.problems[activity] = err
 	r.mu.Unlock()
-	if err != nil && (before == nil || before.Error() != err.Error()) {
+	if err != nil && !known {
 		r.logger.Info("A request of the group failed, trying again", "activity", activity, "err", err)
 	}
 }
@@ -358,5 +369,5 @@ func (r *replica) note(activity string, err error) {
 // server's own but e.g. a proxy's, it is an outage.
 func isRefusal(err error, namespace string) bool {
 	foreign := apierrors.IsAlreadyExists(err) && !apierrors.IsUnexpectedServerError(err) // a Lease without the group's label
-	return foreign || tenure.IsRefusal(err, namespace)
+	return foreign || errors.Is(err, errShortened) || tenure.IsRefusal(err, namespace)
 }

@@ -257,8 +257,8 @@ func (p *part) start(base context.Context, ended chan<- *part) {
 			if v := recover(); v != nil {
 				panic(v)
 			}
-			close(p.done)
 			ended <- p
+			close(p.done)
 		}()
 		pprof.Do(ctx, pprof.Labels(label, p.path), func(ctx context.Context) { p.err = p.run(ctx) })
 	}()
@@ -344,6 +344,7 @@ func (r *round) stop(parts []*part, delay, grace time.Duration, stopped func(str
 		default:
 		}
 	}
+	r.waitAll(time.Now()) // for the errors of parts that have returned since
 }
 
 // lateness is a LateError whose stack is being written. That takes a second for about

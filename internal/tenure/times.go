@@ -52,7 +52,7 @@ func (t Times) Resolve(pkg string) (Times, error) {
 		return r, fmt.Errorf("%s: LeaseDuration is %v: use a positive duration of at most 2147483647 seconds, or 0 for 15s", pkg, r.LeaseDuration)
 	case r.RetryPeriod < 0:
 		return r, fmt.Errorf("%s: RetryPeriod is %v: use a positive duration, or 0 for 2s", pkg, r.RetryPeriod)
-	case float64(r.RenewDeadline) <= 1.2*float64(r.RetryPeriod):
+	case !r.Renewable(r.RenewDeadline):
 		return r, fmt.Errorf("%s: RenewDeadline is %v: use more than 1.2 * RetryPeriod (%v)", pkg, r.RenewDeadline, r.RetryPeriod)
 	case !(r.MaxDrift >= 0 && r.MaxDrift < 1): // false for NaN too
 		return r, fmt.Errorf("%s: MaxDrift is %v: use a fraction of at least 0 and less than 1", pkg, r.MaxDrift)
@@ -88,3 +88,7 @@ func Latest(a, b time.Time) time.Time {
 	}
 	return b
 }
+
+// Renewable reports whether a record that is valid for d can be renewed before its end. The first
+// attempt comes up to a tenth after RetryPeriod.
+func (t Times) Renewable(d time.Duration) bool { return float64(d) > 1.2*float64(t.RetryPeriod) }
