@@ -10,7 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/controllerkit/controllerkit/ssa/applyset"
 )
 
 // If another user changes a former member and then deletes it, the deletion of the Set meets
@@ -96,5 +99,40 @@ func TestSetPruneUnserved(t *testing.T) {
 			t.Errorf("results %q, error %v; want %q", got, err, want)
 		}
 		served = true
+	}
+}
+
+// A wanted object in a version that the API server does not serve yet can exist in another one.
+// So prune leaves its CustomResourceDefinition, and not that of another group.
+//
+// Proves AS10.
+func TestSetPruneDefinitionOfPending(t *testing.T) {
+	s, _, parent, _ := cached(0)
+	parent.Annotations[groupKinds] = "CustomResourceDefinition.apiextensions.k8s.io,Paint.example.com"
+	member := func(apiVersion, kind, namespace, name string) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{
+			TypeMeta:   metav1.TypeMeta{APIVersion: apiVersion, Kind: kind},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, UID: types.UID(name), Labels: map[string]string{partOf: parent.Labels[idLabel]}},
+		}
+	}
+	s.Metadata = metadataClient(
+		&metav1.PartialObjectMetadata{TypeMeta: parent.TypeMeta, ObjectMeta: parent.ObjectMeta},
+		member("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "paints.example.com"),
+		member("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "paints.other.example.com"),
+		member("example.com/v1", "Paint", "a", "one"),
+	)
+	s.Mapper = setMapper(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"})
+	s.MaxPrunePercent, s.PruneCRDs = 100, true
+	one := wantKind("example.com/v2", "Paint", "a", "one")
+	one.Wait = true
+	results, err := s.Plan(t.Context(), parent, one)
+	want := "CustomResourceDefinition paints.example.com Kept, CustomResourceDefinition paints.other.example.com Pruned, Paint one Pending"
+	if got := actions(results); err != nil || got != want {
+		t.Errorf("results %q, error %v; want %q", got, err, want)
+	}
+	for _, r := range results {
+		if r.Action == applyset.Kept && r.Reason != "its deletion would delete the wanted Paint one if it defines that kind" {
+			t.Errorf("the reason is %q", r.Reason)
+		}
 	}
 }
