@@ -42,5 +42,5 @@
 //     the call would have created fails with NotFound.
 //   - A list does not show the writes of the call.
 //   - Clients of other configurations, and effects that are not guarded, are real.
-//   - An aggregated API server whose OpenAPI document has no dry runs gets no write: the write fails.
+//   - If the OpenAPI document of an aggregated API server has no dry runs of a resource, its writes fail.
 package preview

@@ -21,7 +21,7 @@ type Preview struct {
 	queues   map[any]bool
 	done     chan struct{}
 	ended    bool
-	dryGroup map[string]error // by group and version, of extensions
+	verdicts map[string]verdict // by group, version, resource and subresource, of extensions
 }
 
 // id names a key.

@@ -168,6 +168,75 @@ func TestExtension(t *testing.T) {
 	}
 }
 
+// TestExtensionResources has an API server that knows dry runs of one resource and not of another, whose document changes, and
+// whose document cannot be read for a while. Proves PV1.
+func TestExtensionResources(t *testing.T) {
+	const documented = `{"paths":{
+		"/apis/x.example.com/v1/namespaces/{namespace}/widgets":{"post":{"parameters":[{"name":"dryRun"}]}},
+		"/apis/x.example.com/v1/namespaces/{namespace}/widgets/{name}/restart":{"post":{"parameters":[{"name":"force"}]}},
+		"/apis/x.example.com/v1/namespaces/{namespace}/gadgets":{"post":{"parameters":[{"name":"pretty"}]}},
+		"/apis/x.example.com/v1/namespaces/{namespace}/gadgets/{name}/widgets":{"post":{"parameters":[{"name":"dryRun"}]}}
+	}}`
+	synctest.Test(t, func(t *testing.T) {
+		var code, reads int
+		var during func() // a read of the document
+		p := &preview.Preview{}
+		rt := p.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+			if !strings.HasPrefix(req.URL.Path, "/openapi/") {
+				return answer(201, `{"kind":"Widget","metadata":{"name":"one"}}`), nil
+			}
+			if reads++; during != nil {
+				during()
+			}
+			if err := req.Context().Err(); err != nil {
+				return nil, err
+			}
+			return answer(code, documented), nil
+		}))
+		write := func(ctx context.Context, resource string) error {
+			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://server/apis/x.example.com/v1/namespaces/a/"+resource, strings.NewReader(`{}`))
+			resp, err := rt.RoundTrip(req)
+			if err == nil {
+				resp.Body.Close()
+			}
+			return err
+		}
+		code = 404
+		for n, want := range []int{5, 1} { // it is waited for once
+			reads = 0
+			if err := write(t.Context(), "widgets"); err == nil || reads != want {
+				t.Errorf("write %d without a document: %v after %d reads, want an error after %d", n, err, reads, want)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		during = cancel
+		if err := write(ctx, "widgets"); err == nil {
+			t.Error("a write whose context ends is sent")
+		}
+		during = func() { // a write is refused, while another one learns that it is allowed
+			during, code = nil, 200
+			if err := write(t.Context(), "widgets"); err != nil {
+				t.Errorf("a concurrent write: %v", err)
+			}
+			code = 503
+		}
+		if err := write(t.Context(), "widgets"); err == nil {
+			t.Error("a write whose document cannot be read is sent")
+		}
+		for resource, sent := range map[string]bool{"widgets": true, "widgets/one/restart": false, "gadgets": false, "gadgets/one/widgets": true} {
+			code, reads = 200, 0
+			for range 2 {
+				if err := write(t.Context(), resource); (err == nil) != sent {
+					t.Errorf("%s: got %v, want that it is sent: %v", resource, err, sent)
+				}
+			}
+			if want := map[bool]int{true: 0, false: 1}[resource == "widgets"]; reads != want {
+				t.Errorf("%s: %d reads, want %d", resource, reads, want)
+			}
+		}
+	})
+}
+
 // TestUnreadable sends requests that cannot be made dry runs.
 func TestUnreadable(t *testing.T) {
 	p := &preview.Preview{}
