@@ -38,7 +38,7 @@
 // # Caveats
 //
 //   - A preview shows one call of each key, without the consequences of its writes. A call that fails is
-//     tried twice more, and the last one counts. A write to an object that
+//     tried twice more, unless its error is terminal, and the last one counts. A write to an object that
 //     the call would have created fails with NotFound.
 //   - A list does not show the writes of the call.
 //   - Clients of other configurations, and effects that are not guarded, are real.
