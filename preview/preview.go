@@ -17,10 +17,10 @@ import (
 type Preview struct {
 	mu       sync.Mutex // guards the fields below
 	calls    map[id]*call
-	begun    int         // calls
-	failed   map[id]bool // whose last call failed
-	stray    call        // the writes without a call
-	queues   map[any]bool
+	begun    int          // calls
+	failed   map[id]bool  // whose last call failed
+	stray    call         // the writes without a call
+	queues   map[any]bool // with work left
 	done     chan struct{}
 	ended    bool
 	verdicts map[string]verdict // by group, version, resource and subresource, of extensions
@@ -149,10 +149,14 @@ func (p *Preview) doneLocked() chan struct{} {
 	return p.done
 }
 
-// idle notes that a queue has no work left.
-func (p *Preview) idle(queue any) {
+// note notes whether a queue has work left. An event can give a queue work that had none.
+func (p *Preview) note(queue any, work bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if work {
+		p.queues[queue] = true
+		return
+	}
 	delete(p.queues, queue)
 	if len(p.queues) == 0 && !p.ended {
 		p.ended = true

@@ -70,6 +70,7 @@ func (q *queue[K]) add(key K, delay time.Duration, limited bool) {
 	case s == nil:
 		q.keys[key] = &state{}
 		q.ready = append(q.ready, key)
+		q.noteLocked()
 		q.more.Signal()
 	case s.running:
 		s.added, s.limited, s.delay = true, s.limited || limited, max(s.delay, delay)
@@ -95,7 +96,7 @@ func (q *queue[K]) Get() (key K, shutdown bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.asked = true
-	q.checkLocked()
+	q.noteLocked()
 	for len(q.ready) == 0 && !q.down {
 		q.more.Wait()
 	}
@@ -133,20 +134,18 @@ func (q *queue[K]) Done(key K) {
 			if s.waits != nil {
 				s.waits = nil
 				q.open--
-				q.checkLocked()
+				q.noteLocked()
 			}
 		})
 	default:
 		q.open--
-		q.checkLocked()
+		q.noteLocked()
 	}
 }
 
-// checkLocked tells the Preview if the queue has no work left.
-func (q *queue[K]) checkLocked() {
-	if q.asked && q.open == 0 && len(q.ready) == 0 {
-		q.preview.idle(q)
-	}
+// noteLocked tells the Preview whether the queue has work left.
+func (q *queue[K]) noteLocked() {
+	q.preview.note(q, !q.asked || q.open > 0 || len(q.ready) > 0)
 }
 
 func (q *queue[K]) ShutDown() {

@@ -148,3 +148,41 @@ func TestForgetful(t *testing.T) {
 		})
 	}
 }
+
+// TestIdleQueue: if an event gives a queue a key that was empty before, Run waits for its call. Proves PV4.
+func TestIdleQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &preview.Preview{}
+		idle, busy := preview.NewQueue[string](p), preview.NewQueue[string](p)
+		busy.Add("one")
+		err := p.Run(t.Context(), func(ctx context.Context) error {
+			defer idle.ShutDown()
+			var key string
+			got := make(chan struct{})
+			go func() {
+				key, _ = idle.Get()
+				close(got)
+			}()
+			one, _ := busy.Get()
+			synctest.Wait()
+			idle.Add("two") // an event
+			<-got
+			busy.Forget(one)
+			busy.Done(one)
+			synctest.Wait()
+			if ctx.Err() != nil {
+				t.Error("the context ends during a call")
+			}
+			idle.Forget(key)
+			idle.Done(key)
+			synctest.Wait()
+			if ctx.Err() == nil {
+				t.Error("the context does not end after the last call")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
