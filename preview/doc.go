@@ -24,7 +24,8 @@
 //
 // The transport asks for a dry run in each write, so the API server defaults, validates and admits it,
 // and stores nothing. It reads the object before the write and compares it with the response. In
-// the rest of the call, a GET of the object by a client returns the response.
+// the rest of the call, a GET of the object by a client returns the response, or NotFound if the
+// object would be gone.
 //
 // # Guarantees
 //

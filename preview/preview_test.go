@@ -237,6 +237,49 @@ func TestExtensionResources(t *testing.T) {
 	})
 }
 
+// TestGone has the responses to writes of a Pod, after which a read of the call finds it or not.
+func TestGone(t *testing.T) {
+	const deleting = `"deletionTimestamp":"2026-01-01T00:00:00Z"`
+	for name, tt := range map[string]struct {
+		method, response string
+		want             int
+	}{
+		"deletion":                {http.MethodDelete, `{"kind":"Pod","metadata":{"name":"one","uid":"u"}}`, 404},
+		"deletion with a status":  {http.MethodDelete, `{"kind":"Status","status":"Success"}`, 404},
+		"deletion at once":        {http.MethodDelete, `{"kind":"Pod","metadata":{"name":"one","uid":"u",` + deleting + `,"deletionGracePeriodSeconds":0}}`, 404},
+		"deletion with grace":     {http.MethodDelete, `{"kind":"Pod","metadata":{"name":"one","uid":"u",` + deleting + `,"deletionGracePeriodSeconds":30}}`, 200},
+		"deletion with finalizer": {http.MethodDelete, `{"kind":"Pod","metadata":{"name":"one","uid":"u",` + deleting + `,"finalizers":["example.com/work"]}}`, 200},
+		"last finalizer":          {http.MethodPut, `{"kind":"Pod","metadata":{"name":"one","uid":"u",` + deleting + `}}`, 404},
+		"update":                  {http.MethodPut, `{"kind":"Pod","metadata":{"name":"one","uid":"u"}}`, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &preview.Preview{}
+			rt := p.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+				if req.Method == http.MethodGet {
+					return answer(200, `{"kind":"Pod","metadata":{"name":"one","uid":"u"}}`), nil
+				}
+				return answer(200, tt.response), nil
+			}))
+			ctx, end := p.Begin(t.Context(), "test", "one")
+			defer end(nil)
+			var resp *http.Response
+			for _, method := range []string{tt.method, http.MethodGet} {
+				req, err := http.NewRequestWithContext(ctx, method, "http://server/api/v1/namespaces/a/pods/one", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if resp, err = rt.RoundTrip(req); err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+			}
+			if resp.StatusCode != tt.want {
+				t.Errorf("a read gets %d, want %d", resp.StatusCode, tt.want)
+			}
+		})
+	}
+}
+
 // TestUnreadable sends requests that cannot be made dry runs.
 func TestUnreadable(t *testing.T) {
 	p := &preview.Preview{}

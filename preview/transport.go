@@ -119,6 +119,10 @@ func (t *transport) write(req *http.Request, c *call, target wire.Target, verb s
 		return resp, nil //nolint:nilerr // the caller gets the error with the rest of the body
 	}
 	after := t.object(dry, resp, body)
+	left := after // what a read of the call finds; nil if the object would be gone
+	if gone(dry, target, after) {
+		left = nil
+	}
 	switch {
 	case verb == "deletecollection":
 		items, _ := after["items"].([]any)
@@ -135,20 +139,25 @@ func (t *transport) write(req *http.Request, c *call, target wire.Target, verb s
 		c.change(change)
 	case verb == "delete":
 		change.Action = Destroy
-		if diff.Text(after, "kind") == "Status" {
-			after = nil
-		}
 		c.change(change)
-		c.wrote(object, after)
+		c.wrote(object, left)
 	default:
 		if verb == "create" {
 			change.Name = diff.Text(after, "metadata", "name")
 			object = path.Join(object, change.Name)
 		}
 		c.compare(change, before, after)
-		c.wrote(object, after)
+		c.wrote(object, left)
 	}
 	return resp, nil
+}
+
+// gone reports whether a write removes the object of its response, as a deletion does that waits for nothing.
+func gone(req *http.Request, target wire.Target, after map[string]any) bool {
+	body, _ := json.Marshal(after) // it was decoded from JSON
+	var r wire.Reader
+	effect, _ := r.Effect(req, &http.Response{Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}, target)
+	return effect.Gone != "" || req.Method == http.MethodDelete && diff.Text(after, "kind") == "Status"
 }
 
 func events(t wire.Target) bool {
