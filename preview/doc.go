@@ -24,7 +24,8 @@
 //
 // The transport asks for a dry run in each write, so the API server defaults, validates and admits it,
 // and stores nothing. It reads the object before the write and compares it with the response. In
-// the rest of the call, a GET of the object by a client returns the response.
+// the rest of the call, a GET of the object by a client returns the response, or NotFound if the
+// object would be gone.
 //
 // # Guarantees
 //
@@ -38,9 +39,9 @@
 // # Caveats
 //
 //   - A preview shows one call of each key, without the consequences of its writes. A call that fails is
-//     tried twice more, and the last one counts. A write to an object that
+//     tried twice more, unless its error is terminal, and the last one counts. A write to an object that
 //     the call would have created fails with NotFound.
 //   - A list does not show the writes of the call.
 //   - Clients of other configurations, and effects that are not guarded, are real.
-//   - An aggregated API server whose OpenAPI document has no dry runs gets no write: the write fails.
+//   - If the OpenAPI document of an aggregated API server has no dry runs of a resource, its writes fail.
 package preview

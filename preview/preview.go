@@ -17,11 +17,13 @@ import (
 type Preview struct {
 	mu       sync.Mutex // guards the fields below
 	calls    map[id]*call
-	stray    call // the writes without a call
-	queues   map[any]bool
+	begun    int          // calls
+	failed   map[id]bool  // whose last call failed
+	stray    call         // the writes without a call
+	queues   map[any]bool // with work left
 	done     chan struct{}
 	ended    bool
-	dryGroup map[string]error // by group and version, of extensions
+	verdicts map[string]verdict // by group, version, resource and subresource, of extensions
 }
 
 // id names a key.
@@ -49,13 +51,29 @@ func (p *Preview) Begin(ctx context.Context, controller, key string) (context.Co
 		p.calls = map[id]*call{}
 	}
 	p.calls[id{controller, key}] = c
+	p.begun++
 	p.mu.Unlock()
 	ctx = context.WithValue(context.WithValue(ctx, callKey{}, c), calls.Preview{}, c.skip)
 	return ctx, func(err error) {
 		c.mu.Lock()
-		defer c.mu.Unlock()
 		c.err, c.after = err, nil
+		c.mu.Unlock()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.failed == nil {
+			p.failed = map[id]bool{}
+		}
+		if delete(p.failed, id{controller, key}); err != nil {
+			p.failed[id{controller, key}] = true
+		}
 	}
+}
+
+// progress returns how many calls began, and whether the last call of any key failed.
+func (p *Preview) progress() (begun int, fails bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.begun, len(p.failed) > 0
 }
 
 const (
@@ -131,10 +149,14 @@ func (p *Preview) doneLocked() chan struct{} {
 	return p.done
 }
 
-// idle notes that a queue has no work left.
-func (p *Preview) idle(queue any) {
+// note notes whether a queue has work left. An event can give a queue work that had none.
+func (p *Preview) note(queue any, work bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if work {
+		p.queues[queue] = true
+		return
+	}
 	delete(p.queues, queue)
 	if len(p.queues) == 0 && !p.ended {
 		p.ended = true

@@ -168,6 +168,118 @@ func TestExtension(t *testing.T) {
 	}
 }
 
+// TestExtensionResources has an API server that knows dry runs of one resource and not of another, whose document changes, and
+// whose document cannot be read for a while. Proves PV1.
+func TestExtensionResources(t *testing.T) {
+	const documented = `{"paths":{
+		"/apis/x.example.com/v1/namespaces/{namespace}/widgets":{"post":{"parameters":[{"name":"dryRun"}]}},
+		"/apis/x.example.com/v1/namespaces/{namespace}/widgets/{name}/restart":{"post":{"parameters":[{"name":"force"}]}},
+		"/apis/x.example.com/v1/namespaces/{namespace}/gadgets":{"post":{"parameters":[{"name":"pretty"}]}},
+		"/apis/x.example.com/v1/namespaces/{namespace}/gadgets/{name}/widgets":{"post":{"parameters":[{"name":"dryRun"}]}}
+	}}`
+	synctest.Test(t, func(t *testing.T) {
+		var code, reads int
+		var during func() // a read of the document
+		p := &preview.Preview{}
+		rt := p.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+			if !strings.HasPrefix(req.URL.Path, "/openapi/") {
+				return answer(201, `{"kind":"Widget","metadata":{"name":"one"}}`), nil
+			}
+			if reads++; during != nil {
+				during()
+			}
+			if err := req.Context().Err(); err != nil {
+				return nil, err
+			}
+			return answer(code, documented), nil
+		}))
+		write := func(ctx context.Context, resource string) error {
+			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://server/apis/x.example.com/v1/namespaces/a/"+resource, strings.NewReader(`{}`))
+			resp, err := rt.RoundTrip(req)
+			if err == nil {
+				resp.Body.Close()
+			}
+			return err
+		}
+		code = 404
+		for n, want := range []int{5, 1} { // it is waited for once
+			reads = 0
+			if err := write(t.Context(), "widgets"); err == nil || reads != want {
+				t.Errorf("write %d without a document: %v after %d reads, want an error after %d", n, err, reads, want)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		during = cancel
+		if err := write(ctx, "widgets"); err == nil {
+			t.Error("a write whose context ends is sent")
+		}
+		during = func() { // a write is refused, while another one learns that it is allowed
+			during, code = nil, 200
+			if err := write(t.Context(), "widgets"); err != nil {
+				t.Errorf("a concurrent write: %v", err)
+			}
+			code = 503
+		}
+		if err := write(t.Context(), "widgets"); err == nil {
+			t.Error("a write whose document cannot be read is sent")
+		}
+		for resource, sent := range map[string]bool{"widgets": true, "widgets/one/restart": false, "gadgets": false, "gadgets/one/widgets": true} {
+			code, reads = 200, 0
+			for range 2 {
+				if err := write(t.Context(), resource); (err == nil) != sent {
+					t.Errorf("%s: got %v, want that it is sent: %v", resource, err, sent)
+				}
+			}
+			if want := map[bool]int{true: 0, false: 1}[resource == "widgets"]; reads != want {
+				t.Errorf("%s: %d reads, want %d", resource, reads, want)
+			}
+		}
+	})
+}
+
+// TestGone has the responses to writes of a Pod, after which a read of the call finds it or not.
+func TestGone(t *testing.T) {
+	const deleting = `"deletionTimestamp":"2026-01-01T00:00:00Z"`
+	for name, tt := range map[string]struct {
+		method, response string
+		want             int
+	}{
+		"deletion":                {http.MethodDelete, `{"kind":"Pod","metadata":{"name":"one","uid":"u"}}`, 404},
+		"deletion with a status":  {http.MethodDelete, `{"kind":"Status","status":"Success"}`, 404},
+		"deletion at once":        {http.MethodDelete, `{"kind":"Pod","metadata":{"name":"one","uid":"u",` + deleting + `,"deletionGracePeriodSeconds":0}}`, 404},
+		"deletion with grace":     {http.MethodDelete, `{"kind":"Pod","metadata":{"name":"one","uid":"u",` + deleting + `,"deletionGracePeriodSeconds":30}}`, 200},
+		"deletion with finalizer": {http.MethodDelete, `{"kind":"Pod","metadata":{"name":"one","uid":"u",` + deleting + `,"finalizers":["example.com/work"]}}`, 200},
+		"last finalizer":          {http.MethodPut, `{"kind":"Pod","metadata":{"name":"one","uid":"u",` + deleting + `}}`, 404},
+		"update":                  {http.MethodPut, `{"kind":"Pod","metadata":{"name":"one","uid":"u"}}`, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &preview.Preview{}
+			rt := p.Transport(roundTripper(func(req *http.Request) (*http.Response, error) {
+				if req.Method == http.MethodGet {
+					return answer(200, `{"kind":"Pod","metadata":{"name":"one","uid":"u"}}`), nil
+				}
+				return answer(200, tt.response), nil
+			}))
+			ctx, end := p.Begin(t.Context(), "test", "one")
+			defer end(nil)
+			var resp *http.Response
+			for _, method := range []string{tt.method, http.MethodGet} {
+				req, err := http.NewRequestWithContext(ctx, method, "http://server/api/v1/namespaces/a/pods/one", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if resp, err = rt.RoundTrip(req); err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+			}
+			if resp.StatusCode != tt.want {
+				t.Errorf("a read gets %d, want %d", resp.StatusCode, tt.want)
+			}
+		})
+	}
+}
+
 // TestUnreadable sends requests that cannot be made dry runs.
 func TestUnreadable(t *testing.T) {
 	p := &preview.Preview{}

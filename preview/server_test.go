@@ -350,6 +350,59 @@ func TestServerFinalizer(t *testing.T) {
 	}
 }
 
+// TestServerGone: a read after a write that removes an object, in the same call, fails with NotFound, also if the API
+// server returns the object.
+func TestServerGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx, core := t.Context(), w.real.CoreV1()
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	must(core.Services(w.ns).Create(ctx, service, metav1.CreateOptions{}))
+	must(core.ServiceAccounts(w.ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{}))
+	held := configMap("held", "red")
+	held.Finalizers = []string{"example.com/work"}
+	must(core.ConfigMaps(w.ns).Create(ctx, held, metav1.CreateOptions{}))
+	release := func(ctx context.Context, c kubernetes.Interface) error {
+		_, err := c.CoreV1().ConfigMaps(w.ns).Patch(ctx, "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		return err
+	}
+	t.Cleanup(func() { _ = release(context.WithoutCancel(ctx), w.real) })
+	must(0, core.ConfigMaps(w.ns).Delete(ctx, "held", metav1.DeleteOptions{}))
+
+	call, end := w.p.Begin(ctx, "test", "one")
+	c := w.clients.CoreV1()
+	must(0, c.Services(w.ns).Delete(call, "one", metav1.DeleteOptions{}))
+	must(0, c.ServiceAccounts(w.ns).Delete(call, "one", metav1.DeleteOptions{}))
+	must(0, release(call, w.clients))
+	for name, get := range map[string]func(context.Context) error{
+		"a Service": func(ctx context.Context) error {
+			_, err := c.Services(w.ns).Get(ctx, "one", metav1.GetOptions{})
+			return err
+		},
+		"a ServiceAccount": func(ctx context.Context) error {
+			_, err := c.ServiceAccounts(w.ns).Get(ctx, "one", metav1.GetOptions{})
+			return err
+		},
+		"a ConfigMap whose last finalizer is removed": func(ctx context.Context) error {
+			_, err := c.ConfigMaps(w.ns).Get(ctx, "held", metav1.GetOptions{})
+			return err
+		},
+	} {
+		if err := get(call); !apierrors.IsNotFound(err) {
+			t.Errorf("a read of %s in the call: %v, want NotFound", name, err)
+		}
+		if err := get(ctx); err != nil {
+			t.Errorf("a read of %s outside of the call: %v", name, err)
+		}
+	}
+	end(nil)
+	for _, change := range w.changes("one") {
+		if change.Resource == "configmaps" && (change.Action != preview.Modify || len(change.Fields) == 0) {
+			t.Errorf("the change of the finalizers is %+v", change)
+		}
+	}
+}
+
 // TestServerRights has a user who may patch and update, and may not get.
 func TestServerRights(t *testing.T) {
 	t.Parallel()

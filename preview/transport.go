@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -118,6 +119,10 @@ func (t *transport) write(req *http.Request, c *call, target wire.Target, verb s
 		return resp, nil //nolint:nilerr // the caller gets the error with the rest of the body
 	}
 	after := t.object(dry, resp, body)
+	left := after // what a read of the call finds; nil if the object would be gone
+	if gone(dry, target, after) {
+		left = nil
+	}
 	switch {
 	case verb == "deletecollection":
 		items, _ := after["items"].([]any)
@@ -134,20 +139,25 @@ func (t *transport) write(req *http.Request, c *call, target wire.Target, verb s
 		c.change(change)
 	case verb == "delete":
 		change.Action = Destroy
-		if diff.Text(after, "kind") == "Status" {
-			after = nil
-		}
 		c.change(change)
-		c.wrote(object, after)
+		c.wrote(object, left)
 	default:
 		if verb == "create" {
 			change.Name = diff.Text(after, "metadata", "name")
 			object = path.Join(object, change.Name)
 		}
 		c.compare(change, before, after)
-		c.wrote(object, after)
+		c.wrote(object, left)
 	}
 	return resp, nil
+}
+
+// gone reports whether a write removes the object of its response, as a deletion does that waits for nothing.
+func gone(req *http.Request, target wire.Target, after map[string]any) bool {
+	body, _ := json.Marshal(after) // it was decoded from JSON
+	var r wire.Reader
+	effect, _ := r.Effect(req, &http.Response{Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}, target)
+	return effect.Gone != "" || req.Method == http.MethodDelete && diff.Text(after, "kind") == "Status"
 }
 
 func events(t wire.Target) bool {
@@ -300,43 +310,58 @@ func read(req *http.Request, next http.RoundTripper, path, verb string) (object 
 	return object, err
 }
 
-// dryRuns returns an error if the API server of an extension may not know dry runs. An extension's group has a
-// domain. So have some groups of Kubernetes and those of CustomResourceDefinitions, whose documents have the parameter.
+// A verdict is whether the API server of an extension knows dry runs of a resource.
+type verdict struct {
+	known bool  // by a document with the resource; otherwise it was waited for
+	err   error // nil if it knows them
+}
+
+// dryRuns returns an error if the API server of an extension may not know dry runs of a resource. An extension's group
+// has a domain. So have some groups of Kubernetes and those of CustomResourceDefinitions, whose documents have the parameter.
 func (p *Preview) dryRuns(req *http.Request, next http.RoundTripper, target wire.Target) error {
 	group := target.Resource.Group
 	if !strings.Contains(group, ".") {
 		return nil
 	}
-	_, version, _ := strings.Cut(req.URL.Path, "/apis/"+group+"/")
-	version, _, _ = strings.Cut(version, "/")
+	prefix, rest, _ := strings.Cut(req.URL.Path, "/apis/"+group+"/")
+	version, _, _ := strings.Cut(rest, "/")
+	resource := path.Join(target.Resource.Resource, target.Subresource)
+	key := path.Join(group, version, resource)
 	p.mu.Lock()
-	err, known := p.dryGroup[group+"/"+version]
+	v, asked := p.verdicts[key]
 	p.mu.Unlock()
-	if known {
-		return err
+	if v.known {
+		return v.err
 	}
-	prefix, _, _ := strings.Cut(req.URL.Path, "/apis/")
-	for n := range publishing {
-		if err = documented(req, next, prefix+"/openapi/v3/apis/"+group+"/"+version, target.Resource.Resource); err == nil || n == publishing-1 {
-			break
+	tries := publishing
+	if asked {
+		tries = 1 // a document that was waited for once is not waited for by each write
+	}
+	for n := range tries {
+		if n > 0 {
+			select {
+			case <-time.After(time.Second):
+			case <-req.Context().Done():
+				return context.Cause(req.Context())
+			}
 		}
-		select {
-		case <-time.After(time.Second):
-		case <-req.Context().Done():
-			return context.Cause(req.Context())
+		if v = documented(req, next, prefix+"/openapi/v3/apis/"+group+"/"+version, resource); v.known {
+			break
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.dryGroup == nil {
-		p.dryGroup = map[string]error{}
+	if p.verdicts == nil {
+		p.verdicts = map[string]verdict{}
 	}
-	p.dryGroup[group+"/"+version] = err
-	return err
+	if !p.verdicts[key].known { // a concurrent write can know it since
+		p.verdicts[key] = v
+	}
+	return v.err
 }
 
-// documented returns an error unless the document of a group and version has the parameter dryRun for a write of a resource.
-func documented(req *http.Request, next http.RoundTripper, path, resource string) error {
+// documented reads whether the document of a group and version has the parameter dryRun for a write of a resource or subresource.
+func documented(req *http.Request, next http.RoundTripper, document, resource string) verdict {
 	type parameter struct {
 		Name string `json:"name"`
 		Ref  string `json:"$ref"`
@@ -344,26 +369,32 @@ func documented(req *http.Request, next http.RoundTripper, path, resource string
 	type operation struct {
 		Parameters []parameter `json:"parameters"`
 	}
-	var document struct {
+	var content struct {
 		Paths map[string]struct {
 			operation
 			Post, Put, Patch, Delete operation
 		} `json:"paths"`
 	}
-	if err := get(req, next, path, &document); err != nil {
-		return refusedError(fmt.Sprintf("whether %s knows dry runs is not known: %v", kube.Printable(path, maxText), err))
+	if err := get(req, next, document, &content); err != nil {
+		return verdict{err: refusedError(fmt.Sprintf("whether %s knows dry runs is not known: %v", kube.Printable(document, maxText), err))}
 	}
 	dry := func(o operation) bool {
 		return slices.ContainsFunc(o.Parameters, func(p parameter) bool {
 			return p.Name == "dryRun" || strings.HasPrefix(p.Ref, "#/components/parameters/dryRun")
 		})
 	}
-	for name, p := range document.Paths {
-		if strings.Contains(name+"/", "/"+resource+"/") && slices.ContainsFunc([]operation{p.operation, p.Post, p.Put, p.Patch, p.Delete}, dry) {
-			return nil
+	v := verdict{err: refusedError(fmt.Sprintf("the API server of %s documents no dry runs for %s", kube.Printable(document, maxText), resource))}
+	for name, p := range content.Paths {
+		t, _, _ := wire.Parse(&http.Request{URL: &url.URL{Path: name}})
+		if path.Join(t.Resource.Resource, t.Subresource) != resource {
+			continue
 		}
+		if slices.ContainsFunc([]operation{p.operation, p.Post, p.Put, p.Patch, p.Delete}, dry) {
+			return verdict{known: true}
+		}
+		v.known = true
 	}
-	return refusedError(fmt.Sprintf("the API server of %s documents no dry runs for %s", kube.Printable(path, maxText), resource))
+	return v
 }
 
 // compare notes the change of a write.

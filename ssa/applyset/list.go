@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -56,25 +57,47 @@ func (c *setCall) scopes(kinds sets.Set[schema.GroupKind], namespaces sets.Set[s
 	return scopes, nil
 }
 
-// mapping finds the resource of a kind, in the version of a wanted object or in the
-// preferred one.
+// mapping finds the resource of a kind in a version that can be served: that of a wanted
+// object, the preferred one, or another one. The definition of the wanted version can be
+// among the objects that the call has not applied yet.
 func (c *setCall) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
-	if mapping := c.mappings[kind]; mapping != nil {
+	if mapping := c.mappings[kind]; mapping != nil && !c.unservedVersions.Has(mapping.GroupVersionKind) {
 		return mapping, nil
 	}
-	mapper, versions := c.Mapper, []string(nil)
-	if version, ok := c.wantedVersions[kind]; ok {
-		mapper, versions = c.batch.mapper, []string{version}
+	var mapping *meta.RESTMapping
+	err := error(&meta.NoKindMatchError{GroupKind: kind})
+	if version, ok := c.wantedVersions[kind]; ok && !c.unservedVersions.Has(kind.WithVersion(version)) {
+		mapping, err = c.batch.mapper.RESTMapping(kind, version)
 	}
-	mapping, err := mapper.RESTMapping(kind, versions...)
+	if meta.IsNoMatchError(err) {
+		mapping, err = c.knownMapping(kind)
+	}
 	if meta.IsNoMatchError(err) && !c.resetMapper {
 		c.resetMapperOnce()
-		mapping, err = c.Mapper.RESTMapping(kind)
+		mapping, err = c.knownMapping(kind)
 	}
 	if err == nil {
 		c.mappings[kind] = mapping
 	}
 	return mapping, err
+}
+
+// knownMapping returns the mapping of a kind that the Mapper prefers. If a list found its version
+// unserved, it returns another one.
+func (c *setCall) knownMapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
+	mapping, err := c.Mapper.RESTMapping(kind)
+	if err != nil || !c.unservedVersions.Has(mapping.GroupVersionKind) {
+		return mapping, err
+	}
+	all, err := c.Mapper.RESTMappings(kind)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, func(m *meta.RESTMapping) bool { return !c.unservedVersions.Has(m.GroupVersionKind) })
+	if i < 0 {
+		return nil, &meta.NoKindMatchError{GroupKind: kind}
+	}
+	return all[i], nil
 }
 
 // resetMapperOnce resets the Mapper once in a call.
@@ -85,10 +108,34 @@ func (c *setCall) resetMapperOnce() {
 	}
 }
 
-// list reads the metadata of all members in the scopes, whose mappings are known. It notes
-// the kinds that the API server does not serve. If a kind is in many namespaces, it reads
-// all namespaces at once, if it may.
+// list reads the metadata of all members in the scopes, whose mappings are known. If a
+// version is not served, it reads the kind in another one. It notes the kinds that the API
+// server does not serve.
 func (c *setCall) list(ctx context.Context, scopes []scope) (map[identity]*metav1.PartialObjectMetadata, error) {
+	found := map[identity]*metav1.PartialObjectMetadata{}
+	for len(scopes) > 0 {
+		kinds, err := c.listVersions(ctx, scopes, found)
+		if err != nil {
+			return nil, err
+		}
+		for kind := range kinds {
+			c.unservedVersions.Insert(c.mappings[kind].GroupVersionKind)
+		}
+		again, err := c.scopes(kinds, nil)
+		if err != nil {
+			return nil, err
+		}
+		scopes = slices.DeleteFunc(slices.Clone(scopes), func(s scope) bool {
+			return !slices.ContainsFunc(again, func(a scope) bool { return a.kind == s.kind })
+		})
+	}
+	return found, nil
+}
+
+// listVersions adds the metadata of all members in the scopes to found, and returns the kinds
+// whose version is not served. If a kind is in many namespaces, it reads all namespaces at
+// once, if it may.
+func (c *setCall) listVersions(ctx context.Context, scopes []scope, found map[identity]*metav1.PartialObjectMetadata) (kinds sets.Set[schema.GroupKind], err error) {
 	type request struct {
 		scope
 		namespace string // "" for all, or for the cluster
@@ -109,7 +156,7 @@ func (c *setCall) list(ctx context.Context, scopes []scope) (map[identity]*metav
 	}
 	var mu sync.Mutex
 	var forbidden []scope
-	found := map[identity]*metav1.PartialObjectMetadata{}
+	kinds = sets.New[schema.GroupKind]()
 	read := func(r request) error {
 		err := c.pages(ctx, r.kind, r.namespace, func(item *metav1.PartialObjectMetadata) {
 			if r.namespaces.Has(item.Namespace) {
@@ -122,7 +169,7 @@ func (c *setCall) list(ctx context.Context, scopes []scope) (map[identity]*metav
 		defer mu.Unlock()
 		switch {
 		case isUnserved(err):
-			c.memory.unservedKinds.Insert(r.kind)
+			kinds.Insert(r.kind)
 		case apierrors.IsForbidden(err) && !r.namespaces.Has(r.namespace):
 			forbidden = append(forbidden, r.scope)
 		case err != nil:
@@ -136,7 +183,7 @@ func (c *setCall) list(ctx context.Context, scopes []scope) (map[identity]*metav
 			errs = each(ctx, c.Concurrency, single(s), read)
 		}
 	}
-	return found, errors.Join(errs...)
+	return kinds, errors.Join(errs...)
 }
 
 // pages calls f for each member of a kind in a namespace, also more than once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,7 +85,16 @@ func (c *setCall) lockParent(ctx context.Context) (unlock func(), err error) {
 		}
 	}
 	c.memory = m
-	return func() { <-m.busy; end() }, nil
+	return func() { c.boundTrust(); <-m.busy; end() }, nil
+}
+
+// boundTrust makes a call list again soon if the API server does not serve a kind.
+func (c *setCall) boundTrust() {
+	m := c.memory
+	soon := time.Now().Add(unservedTTL)
+	if m.trustedUntil.After(soon) && (len(m.unservedKinds) > 0 || slices.ContainsFunc(c.former, func(f *formerMember) bool { return f.state == unserved })) {
+		m.trustedUntil = soon
+	}
 }
 
 // forget drops all knowledge.
@@ -160,8 +170,5 @@ func (c *setCall) load(ctx context.Context, remove bool) error {
 	m.unservedKinds = m.unservedKinds.Difference(forgotten)
 	maps.DeleteFunc(m.members, func(id identity, _ observed) bool { return forgotten.Has(id.kind) })
 	m.inventory, m.trustedUntil = i, time.Now().Add(memoryTTL)
-	if len(m.unservedKinds) > 0 {
-		m.trustedUntil = time.Now().Add(unservedTTL)
-	}
 	return nil
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/changes"
 )
 
 // Plan returns the results that Apply would have, without a change of any object. The
@@ -92,41 +92,14 @@ func (c *setCall) dryApply(ctx context.Context, w *wantedMember) error {
 	if err != nil {
 		return fmt.Errorf("read the object: %w", err)
 	}
-	changes := changed(live, w.response)
-	w.reason = strings.Join(changes[:min(len(changes), 16)], ", ")
+	changed := changes.Paths(live, w.response)
+	w.reason = strings.Join(changed[:min(len(changed), 16)], ", ")
 	switch {
 	case w.action == Adopted:
-	case len(changes) > 0:
+	case len(changed) > 0:
 		w.action = Changed
 	default:
 		w.action = Unchanged
 	}
 	return nil
-}
-
-// changed returns the paths of the values that differ, without the values that the API
-// server sets with each write.
-func changed(before, after *unstructured.Unstructured) []string {
-	var paths []string
-	var compare func(path string, a, b any)
-	compare = func(path string, a, b any) {
-		x, isMap := a.(map[string]any)
-		y, areMaps := b.(map[string]any)
-		switch {
-		case path == ".metadata.managedFields" || path == ".metadata.generation" || path == ".metadata.resourceVersion":
-		case isMap && areMaps:
-			for _, name := range slices.Sorted(maps.Keys(x)) {
-				compare(path+"."+name, x[name], y[name])
-			}
-			for _, name := range slices.Sorted(maps.Keys(y)) {
-				if _, ok := x[name]; !ok {
-					compare(path+"."+name, nil, y[name])
-				}
-			}
-		case !reflect.DeepEqual(a, b):
-			paths = append(paths, path)
-		}
-	}
-	compare("", before.Object, after.Object)
-	return paths
 }

@@ -131,11 +131,21 @@ func (c *setCall) keepUsed() {
 			use(f.id, c.mappings[f.id.kind].Resource.GroupResource(), "the kept "+f.id.kind.Kind+" "+f.id.name)
 		}
 	}
+	unresolved := map[string]string{} // by group: each definition of the group can be theirs
 	for _, w := range c.wanted {
-		use(w.id, w.object.resource.GroupResource(), "the wanted "+w.id.kind.Kind+" "+w.id.name)
+		by := "the wanted " + w.id.kind.Kind + " " + w.id.name
+		use(w.id, w.object.resource.GroupResource(), by)
+		if w.object.resource.Empty() { // it is Pending, and can exist in another version
+			unresolved[w.id.kind.Group] = by + " if it defines that kind"
+		}
 	}
 	for _, f := range c.former {
-		if by := used[f.id]; by != "" && f.state == doomed {
+		by := used[f.id]
+		if f.id.kind == crdKind() {
+			_, group, _ := strings.Cut(f.id.name, ".")
+			by = cmp.Or(by, unresolved[group])
+		}
+		if by != "" && f.state == doomed {
 			f.set(kept, "its deletion would delete "+by)
 		}
 	}

@@ -1,16 +1,22 @@
 package applyset_test
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/controllerkit/controllerkit/ssa/applyset"
 )
 
 // If another user changes a former member and then deletes it, the deletion of the Set meets
@@ -97,4 +103,119 @@ func TestSetPruneUnserved(t *testing.T) {
 		}
 		served = true
 	}
+}
+
+// A wanted object in a version that the API server does not serve yet can exist in another one.
+// So prune leaves its CustomResourceDefinition, and not that of another group.
+//
+// Proves AS10.
+func TestSetPruneDefinitionOfPending(t *testing.T) {
+	s, _, parent, _ := cached(0)
+	parent.Annotations[groupKinds] = "CustomResourceDefinition.apiextensions.k8s.io,Paint.example.com"
+	s.Metadata = metadataClient(
+		&metav1.PartialObjectMetadata{TypeMeta: parent.TypeMeta, ObjectMeta: parent.ObjectMeta},
+		member(parent, "apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "paints.example.com"),
+		member(parent, "apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "paints.other.example.com"),
+		member(parent, "example.com/v1", "Paint", "a", "one"),
+	)
+	s.Mapper = setMapper(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"})
+	s.MaxPrunePercent, s.PruneCRDs = 100, true
+	one := wantKind("example.com/v2", "Paint", "a", "one")
+	one.Wait = true
+	results, err := s.Plan(t.Context(), parent, one)
+	want := "CustomResourceDefinition paints.example.com Kept, CustomResourceDefinition paints.other.example.com Pruned, Paint one Pending"
+	if got := actions(results); err != nil || got != want {
+		t.Errorf("results %q, error %v; want %q", got, err, want)
+	}
+	for _, r := range results {
+		if r.Action == applyset.Kept && r.Reason != "its deletion would delete the wanted Paint one if it defines that kind" {
+			t.Errorf("the reason is %q", r.Reason)
+		}
+	}
+}
+
+// member returns the metadata of a member of the parent's set.
+func member(parent metav1.Object, apiVersion, kind, namespace, name string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: apiVersion, Kind: kind},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, UID: types.UID(name), Labels: map[string]string{partOf: parent.GetLabels()[idLabel]}},
+	}
+}
+
+// A former member is found and pruned in a version that the API server serves, whatever the
+// wanted version is and whatever the Mapper prefers.
+func TestSetServedVersion(t *testing.T) {
+	definition := applyset.Member{Object: object(strings.Replace(paintCRD, `"v2","served":false`, `"v2","served":true`, 1), "example.com", "example.com")}
+	wanted := wantKind("example.com/v2", "Paint", "a", "one")
+	waiting := wanted
+	waiting.Wait = true
+	for name, tt := range map[string]struct {
+		served  string
+		known   []string // by the Mapper
+		members []applyset.Member
+		want    string
+	}{
+		"defined by the set": {"v1", []string{"v1"}, []applyset.Member{definition, wanted}, "CustomResourceDefinition paints.example.com Created, Paint one Created, Paint two Pruned"},
+		"not served yet":     {"v1", []string{"v1"}, []applyset.Member{waiting}, "Paint one Pending, Paint two Pruned"},
+		"a Mapper with both": {"v2", []string{"v1", "v2"}, nil, "Paint one Pruned, Paint two Pruned"},
+		"a Mapper with old":  {"v2", []string{"v1"}, nil, ""},
+		"an earlier version": {"v1", []string{"v1", "v2"}, nil, "Paint one Pruned, Paint two Pruned"},
+		"no version":         {"", []string{"v1", "v2"}, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _, parent, _ := cached(0)
+			parent.Annotations[groupKinds] = "Paint.example.com"
+			var known []schema.GroupVersionKind
+			for _, version := range tt.known {
+				known = append(known, schema.GroupVersionKind{Group: "example.com", Version: version, Kind: "Paint"})
+			}
+			unserved := apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Group: "example.com", Resource: "paints"}, "", "404 page not found", 0, true)
+			client := metadataClient(&metav1.PartialObjectMetadata{TypeMeta: parent.TypeMeta, ObjectMeta: parent.ObjectMeta})
+			for _, name := range []string{"one", "two"} {
+				if err := client.Tracker().Add(member(parent, "example.com/"+cmp.Or(tt.served, "v1"), "Paint", "a", name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			client.PrependReactor("*", "paints", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				return a.GetResource().Version != tt.served, nil, unserved
+			})
+			s.Client = fakeClient{patch: func(name string) (*unstructured.Unstructured, error) {
+				if name == "one" {
+					return nil, unserved
+				}
+				return new(unstructured.Unstructured), nil
+			}}
+			s.Mapper, s.Metadata, s.MaxPrunePercent = setMapper(known...), client, 100
+			results, err := s.Plan(t.Context(), parent, tt.members...)
+			if got := actions(results); err != nil || got != tt.want {
+				t.Errorf("results %q, error %v; want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// If the API server does not serve the kind of a former member for a while, the Set lists again
+// after a minute.
+func TestSetUnservedForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, parent, _ := cached(0)
+		parent.Annotations[groupKinds] = "Paint.example.com"
+		s.Metadata = metadataClient(&metav1.PartialObjectMetadata{TypeMeta: parent.TypeMeta, ObjectMeta: parent.ObjectMeta}, member(parent, "example.com/v1", "Paint", "a", "one"))
+		s.MaxPrunePercent = 100
+		for i, want := range []string{"Paint one Kept", "Paint one Pending", "Paint one Pending", "Paint one Pruned"} {
+			s.Keep, s.Mapper = nil, setMapper(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"})
+			switch i {
+			case 0:
+				s.Keep = func(schema.GroupVersionKind, metav1.Object) bool { return true }
+			case 1:
+				s.Mapper = setMapper()
+			case 3:
+				time.Sleep(time.Minute)
+			}
+			results, err := s.Apply(t.Context(), parent)
+			if got := actions(results); err != nil || got != want {
+				t.Errorf("call %d: results %q, error %v; want %q", i, got, err, want)
+			}
+		}
+	})
 }

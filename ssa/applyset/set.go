@@ -153,8 +153,9 @@ type Member struct {
 	// error asks to apply again.
 	Recreate bool
 	// Wait makes the object Pending, and no error, while the API server does not serve its
-	// kind. Each call then resets the Mapper, if it is a meta.ResettableRESTMapper. To call
-	// Apply again in time, watch CustomResourceDefinitions.
+	// kind. Each call then resets the Mapper, if it is a meta.ResettableRESTMapper, and prune
+	// leaves the CustomResourceDefinitions of its group. To call Apply again in time, watch
+	// CustomResourceDefinitions.
 	Wait bool
 }
 

@@ -37,9 +37,10 @@ type setCall struct {
 	former     []*formerMember
 	listed     map[identity]*metav1.PartialObjectMetadata // the members that load has listed
 
-	mappings       map[schema.GroupKind]*meta.RESTMapping // of the kinds of members
-	wantedVersions map[schema.GroupKind]string            // of the kinds of the wanted objects
-	definedGroups  sets.Set[string]                       // that definitions among the members have
+	mappings         map[schema.GroupKind]*meta.RESTMapping // of the kinds of members
+	wantedVersions   map[schema.GroupKind]string            // of the kinds of the wanted objects
+	unservedVersions sets.Set[schema.GroupVersionKind]      // that lists found
+	definedGroups    sets.Set[string]                       // that definitions among the members have
 
 	dryRun      bool
 	resetMapper bool // whether the call has reset the Mapper
@@ -112,15 +113,16 @@ func (s *Set) newCall(parent metav1.Object) (*setCall, error) {
 		return nil, fmt.Errorf("applyset: the parent: %w", err)
 	}
 	return &setCall{
-		Set:            s,
-		setID:          inventory.ID(kind.GroupKind(), parent.GetNamespace(), parent.GetName()),
-		parent:         parent,
-		parentResource: mapping.Resource,
-		parentClient:   s.Metadata.Resource(mapping.Resource).Namespace(parent.GetNamespace()),
-		mappings:       map[schema.GroupKind]*meta.RESTMapping{},
-		wantedIDs:      map[identity]bool{},
-		wantedVersions: map[schema.GroupKind]string{},
-		definedGroups:  sets.New[string](),
+		Set:              s,
+		setID:            inventory.ID(kind.GroupKind(), parent.GetNamespace(), parent.GetName()),
+		parent:           parent,
+		parentResource:   mapping.Resource,
+		parentClient:     s.Metadata.Resource(mapping.Resource).Namespace(parent.GetNamespace()),
+		mappings:         map[schema.GroupKind]*meta.RESTMapping{},
+		wantedIDs:        map[identity]bool{},
+		wantedVersions:   map[schema.GroupKind]string{},
+		unservedVersions: sets.New[schema.GroupVersionKind](),
+		definedGroups:    sets.New[string](),
 	}, nil
 }
 
