@@ -16,7 +16,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -42,6 +45,14 @@ func TestBadScenarios(t *testing.T) {
 		want   []string
 	}{
 		{
+			name: "writes a resource that is not served",
+			with: func(s *controllertest.Scenario, o *controllertest.Options) {
+				s.Start = writesGadget(s.Start)
+				s.Converged = func(*controllertest.State) error { return errors.New("the gadget is missing") }
+				o.ConvergeTimeout = 2 * time.Second
+			},
+			want: []string{"without any fault", "liveness: not converged 2s after", "the gadget is missing", "the API server does not serve gadgets.example.com: add its CRD to Scenario.CRDs"},
+		}, {
 			name: "never converges",
 			with: func(s *controllertest.Scenario, o *controllertest.Options) {
 				s.Converged = func(*controllertest.State) error { return errors.New("the moon is missing") }
@@ -434,3 +445,25 @@ func TestSweepFails(t *testing.T) {
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// writesGadget creates an object of a resource that is not served, before start.
+func writesGadget(start func(context.Context, *rest.Config, *controllertest.Env) error) func(context.Context, *rest.Config, *controllertest.Env) error {
+	return func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		gadgets := dynamic.NewForConfigOrDie(cfg).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gadgets"})
+		gadget := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Gadget", "metadata": map[string]any{"name": "g"}}}
+		if _, err := gadgets.Namespace(env.Namespace).Create(ctx, gadget, metav1.CreateOptions{}); ignoreNotFound(err) != nil {
+			return err
+		}
+		return start(ctx, cfg, env)
+	}
+}
+
+// TestUnservedResource: a controller may handle the response that a resource is not served.
+func TestUnservedResource(t *testing.T) {
+	t.Parallel()
+	s := (&copier{}).scenario()
+	s.Start = writesGadget(s.Start)
+	if report := run(t, s, quick(t, dropped)); len(report.Failures) > 0 {
+		t.Errorf("the exploration failed:\n%s", report)
+	}
+}

@@ -645,6 +645,9 @@ func (x *explorer) sweep() error {
 	for _, gvr := range x.observer.all() {
 		resource := gvr.GroupResource().String()
 		list, err := x.dyn.Resource(gvr).List(ctx, metav1.ListOptions{})
+		if hasNoList(err) {
+			continue
+		}
 		if err != nil {
 			failed(err, "list %s", resource)
 			continue

@@ -1,6 +1,7 @@
 package controllertest
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,7 +19,7 @@ import (
 // quietRun is a run that nothing happens in.
 func quietRun(s Scenario, namespace string) *run {
 	return &run{
-		x: &explorer{scenario: s}, env: Env{Namespace: namespace}, late: newLateness(), slow: newSlowness(), changed: make(chan struct{}), counts: map[string]int{}, responses: map[string]bool{}, bound: map[objectKey]bool{},
+		x: &explorer{scenario: s, observer: newObserver(context.Background(), "ct")}, env: Env{Namespace: namespace}, late: newLateness(), slow: newSlowness(), changed: make(chan struct{}), counts: map[string]int{}, responses: map[string]bool{}, bound: map[objectKey]bool{},
 		generated: map[string]string{}, ids: map[string]string{}, uids: map[types.UID]objectKey{}, versions: map[string]map[string]any{}, present: map[objectKey]*unstructured.Unstructured{},
 	}
 }

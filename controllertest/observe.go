@@ -10,8 +10,11 @@ import (
 	"regexp"
 	"runtime/pprof"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -51,7 +54,11 @@ type maker struct {
 type observed struct {
 	gvr        schema.GroupVersionResource
 	namespaced bool
-	synced     chan struct{}
+	known      chan struct{} // closed when the watch has begun, or the resource has no list
+
+	// Guarded by observer.mu:
+	noList  error // why the API server does not list the resource, or nil
+	settled bool  // known is closed
 }
 
 func newObserver(ctx context.Context, prefix string) *observer {
@@ -177,7 +184,7 @@ func (o *observer) observe(gvr schema.GroupVersionResource, namespaced bool) {
 	if o.types[name] != nil || unobserved(name) {
 		return
 	}
-	t := &observed{gvr: gvr, namespaced: namespaced, synced: make(chan struct{})}
+	t := &observed{gvr: gvr, namespaced: namespaced, known: make(chan struct{})}
 	o.types[name] = t
 	o.wg.Go(func() {
 		pprof.SetGoroutineLabels(context.Background()) // without the label of the first run
@@ -198,15 +205,23 @@ func unobserved(resource string) bool {
 const leases = "leases.coordination.k8s.io"
 
 func (o *observer) watch(name string, t *observed) {
-	w := &watcher.RetryWatcher[*unstructured.Unstructured]{Source: watcher.Client[*unstructured.Unstructured](o.dyn.Resource(t.gvr))}
+	w := &watcher.RetryWatcher[*unstructured.Unstructured]{
+		Source:   watcher.Client[*unstructured.Unstructured](o.dyn.Resource(t.gvr)),
+		MaxDelay: time.Second, // until a definition is served
+	}
 	synced := false
 	var position uint64 // the version up to which all events are known
 	var listed []watcher.Event[*unstructured.Unstructured]
 	for event, err := range w.Events(o.ctx) {
 		if err != nil {
+			o.settle(t, err)
 			return
 		}
 		switch event.Type {
+		case watcher.Retrying:
+			if hasNoList(event.Err) {
+				o.settle(t, event.Err)
+			}
 		case watch.Added, watch.Modified, watch.Deleted:
 			if event.Type == watch.Added && !event.Synthetic {
 				o.appeared(name, event.Object)
@@ -222,13 +237,46 @@ func (o *observer) watch(name string, t *observed) {
 				listed = nil
 			} else {
 				synced = true
-				close(t.synced)
 			}
+			o.settle(t, nil)
 		}
 		if event.ResourceVersion != "" {
 			position = parseRevision(event.ResourceVersion)
 		}
 	}
+}
+
+// settle stores whether a resource has a list.
+func (o *observer) settle(t *observed, noList error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t.noList = noList
+	if !t.settled {
+		t.settled = true
+		close(t.known)
+	}
+}
+
+// hasNoList reports whether the API server does not list a resource. Then it shows no object of it.
+func hasNoList(err error) bool {
+	return apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)
+}
+
+// unserved returns a hint if written resources are not served.
+func (o *observer) unserved() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var names []string
+	for name, t := range o.types {
+		if apierrors.IsNotFound(t.noList) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("; the API server does not serve %s: add its CRD to Scenario.CRDs", strings.Join(names, ", "))
 }
 
 // A gap is a time that the observer knows only by a list at its end: it lost its watch, as a
@@ -316,14 +364,15 @@ func (o *observer) remove(r *run) {
 	o.mu.Unlock()
 }
 
-// resources returns the watched resources after their watches have begun.
+// resources returns the written resources after their watches have begun, or it is known that they
+// have no list.
 func (o *observer) resources(ctx context.Context) (map[string]*observed, error) {
 	o.mu.Lock()
 	all := maps.Clone(o.types)
 	o.mu.Unlock()
 	for name, t := range all {
 		select {
-		case <-t.synced:
+		case <-t.known:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("watch %s: %w", name, context.Cause(ctx))
 		}

@@ -1,11 +1,17 @@
 package controllertest
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +21,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
 
@@ -108,5 +115,59 @@ func TestBindingIsKnown(t *testing.T) {
 		if hint := r.others(); (hint != "") != (name == "b") {
 			t.Errorf("the hint about Pod %s is %q", name, hint)
 		}
+	}
+}
+
+// TestObserverOfAResourceWithoutList: a resource that the API server does not list has no objects, until
+// it does.
+func TestObserverOfAResourceWithoutList(t *testing.T) {
+	gvr := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gadgets"}
+	for _, tt := range []struct {
+		name string
+		err  error
+		hint string
+	}{
+		{"not served", apierrors.NewGenericServerResponse(http.StatusNotFound, "list", gvr.GroupResource(), "", "", 0, true), "; the API server does not serve gadgets.example.com: add its CRD to Scenario.CRDs"},
+		{"only created", apierrors.NewMethodNotSupported(gvr.GroupResource(), "list"), ""},
+		{"rejected", apierrors.NewBadRequest("no list"), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dyn := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{gvr: "GadgetList"})
+				var served atomic.Bool
+				dyn.PrependReactor("list", "gadgets", func(clienttesting.Action) (bool, runtime.Object, error) {
+					if served.Load() {
+						l := &unstructured.UnstructuredList{}
+						l.SetResourceVersion("8")
+						l.Items = []unstructured.Unstructured{*object(t, `{"apiVersion":"example.com/v1","kind":"Gadget","metadata":{"namespace":"ct-1","name":"g","uid":"u","resourceVersion":"7"}}`)}
+						return true, l, nil
+					}
+					return true, nil, tt.err
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				r, o := quietRun(Scenario{}, "ct-1"), newObserver(ctx, "ct")
+				defer o.wg.Wait()
+				defer cancel()
+				o.dyn, r.x.dyn, r.x.observer, r.env.Cloud = dyn, dyn, o, cloud.New(cloud.Options{})
+				o.runs["ct-1"] = r
+				r.owned = map[objectKey]*unstructured.Unstructured{}
+				r.x.options.ConvergeTimeout = time.Minute
+				o.observe(gvr, true)
+				if s, err := r.list(ctx); err != nil || len(s.objects) > 0 || r.agrees(s) != nil || o.unserved() != tt.hint {
+					t.Errorf("list() = %v, error %v, hint %q, want no object and the hint %q", s, err, o.unserved(), tt.hint)
+				}
+				if apierrors.IsBadRequest(tt.err) {
+					return // it is not asked again
+				}
+				served.Store(true)
+				if s, err := r.list(ctx); err != nil || !errors.Is(r.agrees(s), errUnseen) {
+					t.Errorf("list() of a resource that is served now = %v, error %v, want an object that the observer has not seen", s, err)
+				}
+				time.Sleep(2 * time.Second)
+				if s, err := r.list(ctx); err != nil || r.agrees(s) != nil || len(s.objects) != 1 || o.unserved() != "" {
+					t.Errorf("list() after the watch = %v, error %v, hint %q, want the object", s, err, o.unserved())
+				}
+			})
+		})
 	}
 }

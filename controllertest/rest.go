@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
@@ -208,7 +207,7 @@ func (r *run) restless(missing error) Finding {
 	if values := r.valuesLocked(); values != "" {
 		text += "; " + values
 	}
-	return Finding{Oracle: Quiescence, Object: object, Field: field, Text: text + silent + r.othersLocked()}
+	return Finding{Oracle: Quiescence, Object: object, Field: field, Text: text + silent + r.othersLocked() + r.x.observer.unserved()}
 }
 
 // othersLocked returns a hint if another client wrote an object in a run without faults.
@@ -308,7 +307,7 @@ func (r *run) unconverged(err error) Finding {
 	if errors.Is(err, errQueue) {
 		oracle = Quiescence
 	}
-	return Finding{Oracle: oracle, Field: headline(err.Error()), Text: fmt.Sprintf("not converged %v after the last fault or step: %v%s", r.x.options.ConvergeTimeout, err, r.silent()+r.others())}
+	return Finding{Oracle: oracle, Field: headline(err.Error()), Text: fmt.Sprintf("not converged %v after the last fault or step: %v%s", r.x.options.ConvergeTimeout, err, r.silent()+r.others()+r.x.observer.unserved())}
 }
 
 var (
@@ -520,7 +519,9 @@ func (r *run) begin() (end func()) {
 
 // list reads the run's part of the cluster from the API server.
 func (r *run) list(ctx context.Context) (*State, error) {
-	resources, err := r.x.observer.resources(ctx)
+	known, cancel := context.WithDeadline(ctx, time.Now().Add(r.x.options.ConvergeTimeout))
+	defer cancel()
+	resources, err := r.x.observer.resources(known)
 	if err != nil {
 		return nil, err
 	}
@@ -529,13 +530,13 @@ func (r *run) list(ctx context.Context) (*State, error) {
 	var single []objectKey // cluster-scoped
 	namespaces := map[string]bool{r.env.Namespace: true}
 	// The observer may see a write late, so written objects are listed too.
-	known := maps.Clone(r.owned)
-	maps.Copy(known, r.present)
+	objects := maps.Clone(r.owned)
+	maps.Copy(objects, r.present)
 	for _, key := range r.uids {
-		known[key] = nil
+		objects[key] = nil
 	}
 	r.mu.Unlock()
-	for key := range known {
+	for key := range objects {
 		switch {
 		case key.namespace != "":
 			namespaces[key.namespace] = true
@@ -545,7 +546,7 @@ func (r *run) list(ctx context.Context) (*State, error) {
 	}
 	for _, key := range single {
 		obj, err := r.x.dyn.Resource(resources[key.resource].gvr).Get(ctx, key.name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
+		if hasNoList(err) { // or there is none
 			continue
 		}
 		if err != nil {
@@ -559,6 +560,9 @@ func (r *run) list(ctx context.Context) (*State, error) {
 		}
 		for namespace := range namespaces {
 			list, err := r.x.dyn.Resource(t.gvr).Namespace(namespace).List(ctx, metav1.ListOptions{})
+			if hasNoList(err) {
+				continue
+			}
 			if err != nil {
 				return nil, err
 			}

@@ -53,7 +53,8 @@ type Scenario struct {
 	// the last one. It makes its clients from cfg, which has all rights and no faults, and
 	// acts only on the objects of env.Namespace or of the run. It blocks until all that it
 	// started has stopped, soon after ctx is done, and retries after errors: if it returns
-	// earlier, the exploration ends with an error. Its requests are no operations. Objects
+	// earlier, the exploration ends with an error. To clean up, it can send requests for half
+	// of Options.StopTimeout after ctx is done. Its requests are no operations. Objects
 	// that it creates, and its deletions, are not compared with the runs without faults;
 	// Converged and Invariants see them. nil means none.
 	World func(ctx context.Context, cfg *rest.Config, env *Env) error

@@ -83,17 +83,31 @@ func (w *world) act(ctx context.Context, env *Env) (err error) {
 	return errors.New("without an error")
 }
 
-// stop ends the World and waits for it.
+// stop ends the World and waits for it. For the first half of the time, the World can clean up by its
+// client.
 func (w *world) stop() {
 	w.cancel()
-	w.Kill()
 	defer w.file.close()
-	timer := time.NewTimer(w.run.x.options.StopTimeout)
+	defer w.Kill()
+	half := w.run.x.options.StopTimeout / 2
+	if w.endsIn(half) {
+		return
+	}
+	w.Kill() // ends requests that ignore the context
+	if !w.endsIn(half) {
+		w.run.x.abort(fmt.Errorf("Scenario.World has not returned %v after its context was done: let all that it started end then; its goroutines are\n%s", w.run.x.options.StopTimeout, stacksOf(worldLabel(w.run.id))))
+	}
+}
+
+// endsIn reports whether the World returns within a time.
+func (w *world) endsIn(d time.Duration) bool {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-w.ended:
+		return true
 	case <-timer.C:
-		w.run.x.abort(fmt.Errorf("Scenario.World has not returned %v after its context was done: let all that it started end then; its goroutines are\n%s", w.run.x.options.StopTimeout, stacksOf(worldLabel(w.run.id))))
+		return false
 	}
 }
 

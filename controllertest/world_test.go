@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/world"
 )
 
 // events calls do with each event of the ConfigMaps of a run, and ends with ctx.
@@ -278,5 +279,33 @@ func TestWorldDies(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWorldDeletesItsNodes: the World can send requests at its end.
+func TestWorldDeletesItsNodes(t *testing.T) {
+	t.Parallel()
+	var nodes sync.Map // their names
+	s := (&copier{}).scenario()
+	s.World = func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		nodes.Store(world.NodeName(env, "x"), true)
+		return world.Cluster{Nodes: []string{"x"}}.Run(ctx, cfg, env)
+	}
+	o := quick(t, dropped)
+	kube := kubernetes.NewForConfigOrDie(o.Config)
+	s.Script = append([]controllertest.Step{{Name: "wait for the Node", Do: func(ctx context.Context, _ *rest.Config, env *controllertest.Env) error {
+		w, err := kube.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + world.NodeName(env, "x")})
+		if err != nil {
+			return err
+		}
+		defer w.Stop()
+		<-w.ResultChan()
+		return nil
+	}}}, s.Script...)
+	run(t, s, o)
+	for name := range nodes.Range {
+		if _, err := kube.CoreV1().Nodes().Get(t.Context(), name.(string), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("Get of Node %s after its run: error %v, want NotFound", name, err)
+		}
 	}
 }

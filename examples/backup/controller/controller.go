@@ -115,17 +115,7 @@ func (r *Reconciler) record(ctx context.Context, b *v1.Backup, runs []run) (wait
 		if c == nil || c.Type != batchv1.JobComplete || run.DeletionTimestamp != nil {
 			continue
 		}
-		_, after, err := external.Once(ctx, r.JobClient(b.Namespace), run.Job, external.Resource{
-			Annotation:   snapshotAnnotation,
-			VisibleAfter: r.VisibleAfter,
-			Find: func(ctx context.Context, token string) (id string, found bool, err error) {
-				return r.find(ctx, b, token)
-			},
-			Create: func(ctx context.Context, token string) (id string, err error) {
-				made, err := r.Store.Create(ctx, store.Snapshot{Owner: string(b.UID), Token: token, Time: run.due})
-				return made.ID, err
-			},
-		})
+		_, after, err := external.Once(ctx, r.JobClient(b.Namespace), run.Job, r.snapshot(b, run))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("record the snapshot of Job %s: %w", run.Name, err))
 		}
@@ -136,14 +126,34 @@ func (r *Reconciler) record(ctx context.Context, b *v1.Backup, runs []run) (wait
 	return wait, errors.Join(errs...)
 }
 
-func (r *Reconciler) find(ctx context.Context, b *v1.Backup, token string) (id string, found bool, err error) {
-	snapshots, err := r.Store.List(ctx, string(b.UID))
-	for _, s := range snapshots {
-		if s.Token == token {
-			return s.ID, true, nil
+// snapshot describes the snapshot of a Job.
+func (r *Reconciler) snapshot(b *v1.Backup, run run) external.Resource {
+	find := func(ctx context.Context, match func(store.Snapshot) bool) (id string, found bool, err error) {
+		snapshots, err := r.Store.List(ctx, string(b.UID))
+		if i := slices.IndexFunc(snapshots, match); err == nil && i >= 0 {
+			return snapshots[i].ID, true, nil
 		}
+		return "", false, err
 	}
-	return "", false, err
+	return external.Resource{
+		Annotation:   snapshotAnnotation,
+		VisibleAfter: r.VisibleAfter,
+		Find: func(ctx context.Context, token string) (id string, found bool, err error) {
+			return find(ctx, func(s store.Snapshot) bool { return s.Token == token })
+		},
+		Create: func(ctx context.Context, token string) (id string, err error) {
+			made, err := r.Store.Create(ctx, store.Snapshot{Owner: string(b.UID), Token: token, Time: run.due})
+			return made.ID, err
+		},
+		Observe: func(ctx context.Context, id string) (external.State, error) {
+			_, found, err := find(ctx, func(s store.Snapshot) bool { return s.ID == id })
+			if !found {
+				return external.Gone, err
+			}
+			return external.Current, nil
+		},
+		Delete: r.Store.Delete,
+	}
 }
 
 // retain deletes Jobs and snapshots beyond the retention. The retention is at least 1, so the newest
@@ -194,19 +204,56 @@ func ready(runs []run) metav1.Condition {
 	return status.True("Ready", "Scheduled", "No Job has finished yet")
 }
 
-// Cleanup deletes the snapshots. The garbage collector removes the Jobs.
+// Cleanup deletes the Jobs and the snapshots. It waits for a snapshot that the store may not show yet,
+// because the creation had no response.
 func (r *Reconciler) Cleanup(ctx context.Context, b *v1.Backup) error {
+	jobs, err := r.Jobs(ctx, b)
+	if err != nil {
+		return fmt.Errorf("read the Jobs: %w", err)
+	}
+	var errs []error
+	for _, job := range jobs {
+		if err := r.retire(ctx, b, job); err != nil {
+			errs = append(errs, fmt.Errorf("delete Job %s: %w", job.Name, err))
+		}
+	}
+	// Other Jobs can be gone with their intents: a deletion in the foreground, or of the namespace,
+	// removes them before this call.
+	if wait := r.VisibleAfter - time.Since(b.DeletionTimestamp.Time); wait > 0 {
+		errs = append(errs, unseen(wait))
+	}
 	snapshots, err := r.Store.List(ctx, string(b.UID))
 	if err != nil {
-		return fmt.Errorf("list the snapshots: %w", err)
+		return errors.Join(append(errs, fmt.Errorf("list the snapshots: %w", err))...)
 	}
 	for _, s := range snapshots {
 		if err := r.Store.Delete(ctx, s.ID); err != nil {
-			return fmt.Errorf("delete snapshot %s: %w", s.ID, err)
+			errs = append(errs, fmt.Errorf("delete snapshot %s: %w", s.ID, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
+
+// retire deletes a Job of a deleted backup, after its snapshot if the id is not stored. Then a process
+// that has not seen the deletion of the backup cannot store an intent anymore, so it makes no snapshot.
+func (r *Reconciler) retire(ctx context.Context, b *v1.Backup, job *batchv1.Job) error {
+	jobs := r.JobClient(b.Namespace)
+	if external.ID(job, snapshotAnnotation) == "" {
+		if err := external.Delete(ctx, jobs, job, r.snapshot(b, run{Job: job})); err != nil {
+			return err
+		}
+	}
+	if finalizer.Has(b, metav1.FinalizerOrphanDependents) {
+		return nil // the user deleted the backup with --cascade=orphan
+	}
+	return finalizer.Delete(ctx, jobs, job, metav1.DeletePropagationBackground)
+}
+
+// unseen is the error while the store may not show all snapshots yet. It is a controllerkit.WaitingError.
+type unseen time.Duration
+
+func (unseen) Error() string          { return "the store may not show all snapshots yet" }
+func (u unseen) Waits() time.Duration { return time.Duration(u) }
 
 // job returns the Job that copies the claim. It has no time to finish after the next one is due.
 func job(b *v1.Backup, due time.Time) *applybatchv1.JobApplyConfiguration {

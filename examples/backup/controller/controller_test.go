@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,6 +16,7 @@ import (
 	applybatchv1 "k8s.io/client-go/applyconfigurations/batch/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/controllerkit/controllerkit"
 	v1 "github.com/controllerkit/controllerkit/examples/backup/api/v1"
 	"github.com/controllerkit/controllerkit/examples/backup/controller"
 	"github.com/controllerkit/controllerkit/examples/backup/store"
@@ -24,8 +26,10 @@ import (
 
 // snapshots is a store.Service.
 type snapshots struct {
-	all []store.Snapshot
-	err error // of all calls
+	all   []store.Snapshot
+	err   error         // of all calls
+	late  time.Duration // if not 0, Create has no response, and the service works on for this time
+	shown map[string]time.Time
 }
 
 func (s *snapshots) Create(_ context.Context, snapshot store.Snapshot) (store.Snapshot, error) {
@@ -34,12 +38,16 @@ func (s *snapshots) Create(_ context.Context, snapshot store.Snapshot) (store.Sn
 	}
 	snapshot.ID = fmt.Sprintf("snap-%d", len(s.all))
 	s.all = append(s.all, snapshot)
+	if s.late > 0 {
+		s.shown = map[string]time.Time{snapshot.ID: time.Now().Add(s.late)}
+		return store.Snapshot{}, context.DeadlineExceeded
+	}
 	return snapshot, nil
 }
 
 func (s *snapshots) List(_ context.Context, owner string) (owned []store.Snapshot, err error) {
 	for _, snapshot := range s.all {
-		if snapshot.Owner == owner {
+		if snapshot.Owner == owner && !time.Now().Before(s.shown[snapshot.ID]) {
 			owned = append(owned, snapshot)
 		}
 	}
@@ -64,14 +72,14 @@ func (s *snapshots) Delete(_ context.Context, id string) error {
 type fixture struct {
 	*controller.Reconciler
 	store   *snapshots
-	jobs    []*batchv1.Job // of the backup
+	client  *fake.Clientset
 	applied []string
 	err     error // of Apply
 }
 
 func newFixture(jobs ...*batchv1.Job) *fixture {
-	f := &fixture{store: &snapshots{}, jobs: jobs}
 	client := fake.NewClientset()
+	f := &fixture{store: &snapshots{}, client: client}
 	for _, job := range jobs {
 		if err := client.Tracker().Add(job); err != nil {
 			panic(err)
@@ -81,7 +89,16 @@ func newFixture(jobs ...*batchv1.Job) *fixture {
 		Store:    f.store,
 		Now:      func() time.Time { return begin },
 		Settings: func(context.Context) (controller.Settings, error) { return controller.Settings{Retention: 1}, nil },
-		Jobs:     func(context.Context, *v1.Backup) ([]*batchv1.Job, error) { return f.jobs, nil },
+		Jobs: func(ctx context.Context, b *v1.Backup) (all []*batchv1.Job, err error) {
+			list, err := client.BatchV1().Jobs(b.Namespace).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
+			}
+			for i := range list.Items {
+				all = append(all, &list.Items[i])
+			}
+			return all, nil
+		},
 		Apply: func(_ context.Context, children ...any) ([]operator.Child, error) {
 			for _, child := range children {
 				f.applied = append(f.applied, *child.(*applybatchv1.JobApplyConfiguration).Name)
@@ -136,6 +153,7 @@ func TestReconcile(t *testing.T) {
 	if _, err := f.Reconcile(t.Context(), b); err != nil || len(f.applied) > 0 {
 		t.Errorf("the second call applied %v, error %v, want no Job", f.applied, err)
 	}
+	b.DeletionTimestamp = new(metav1.Now())
 	if err := f.Cleanup(t.Context(), b); err != nil || len(f.store.all) > 0 {
 		t.Errorf("Cleanup() = %v, snapshots %v are left", err, f.store.all)
 	}
@@ -150,6 +168,7 @@ func TestReconcileFailures(t *testing.T) {
 	if !errors.Is(err, f.store.err) || len(f.applied) != 1 || b.Status.LastTime == nil || len(b.Status.Conditions) > 0 {
 		t.Errorf("Reconcile() = %v with the Jobs %v and status %+v, want the error and the Job", err, f.applied, b.Status)
 	}
+	b.DeletionTimestamp = new(metav1.Now())
 	if err := f.Cleanup(t.Context(), b); !errors.Is(err, f.store.err) {
 		t.Errorf("Cleanup() = %v, want the error of the service", err)
 	}
@@ -163,5 +182,55 @@ func TestReconcileFailures(t *testing.T) {
 	}
 	if b.Status.LastTime != nil {
 		t.Errorf("the last time is %v, want none before the Job exists", b.Status.LastTime)
+	}
+}
+
+// TestCleanupOfACreationWithoutResponse: the service works on after the backup is deleted.
+func TestCleanupOfACreationWithoutResponse(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		deleted time.Duration // since the deletion of the backup, at the Create of a stale process
+		gone    bool          // the garbage collector has deleted the Job before the cleanup
+		orphan  bool          // the Job stays
+	}{
+		{name: "the Job exists"},
+		{name: "the Job exists, the deletion is old", deleted: time.Hour},
+		{name: "the Job is gone", gone: true},
+		{name: "the Job stays", orphan: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := owned()
+				f := newFixture(ended(b, -1, ""))
+				f.VisibleAfter, f.store.late = store.VisibleAfter, 20*time.Second
+				if _, err := f.Reconcile(t.Context(), b); !errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("Reconcile() = %v, want the error of Create", err)
+				}
+				b.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-tt.deleted)}
+				want := 0
+				if tt.orphan {
+					b.Finalizers, want = []string{metav1.FinalizerOrphanDependents}, 1
+				}
+				if tt.gone {
+					if err := f.client.BatchV1().Jobs(b.Namespace).Delete(t.Context(), hour(b, -1), metav1.DeleteOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				begun := time.Now()
+				for err := f.Cleanup(t.Context(), b); err != nil; err = f.Cleanup(t.Context(), b) {
+					var waiting controllerkit.WaitingError
+					if !errors.As(err, &waiting) {
+						t.Fatalf("Cleanup() = %v, want a WaitingError", err)
+					}
+					time.Sleep(waiting.Waits())
+				}
+				if waited := time.Since(begun); waited > store.VisibleAfter {
+					t.Errorf("Cleanup waited for %v, want at most %v", waited, store.VisibleAfter)
+				}
+				if left, err := f.Jobs(t.Context(), b); err != nil || len(left) != want || len(f.store.all) > 0 {
+					t.Errorf("%d Jobs and the snapshots %v are left, error %v, want %d Jobs", len(left), f.store.all, err, want)
+				}
+			})
+		})
 	}
 }

@@ -40,6 +40,9 @@ const (
 	hourAnnotation     = "test.example.com/hour"
 	snapshotAnnotation = "backup.example.com/snapshot"
 	exploredRetention  = 2
+
+	// The service works for exploredWork on a creation whose response is lost.
+	exploredWork, exploredVisibleAfter = 3 * time.Second, 8 * time.Second
 )
 
 // clocks are the clocks of the runs, by namespace. They are outside of the processes, which lose
@@ -59,6 +62,7 @@ func TestExplore(t *testing.T) {
 	options := controllertest.Options{Config: testserver.Config(t), Parallel: 10, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true}
 	const (
 		create    = "external create [uid backups.backup.example.com]"
+		list      = "external list [uid backups.backup.example.com]"
 		finalizer = "patch backups.backup.example.com nightly metadata.finalizers#1"
 		intent    = "patch jobs.batch nightly-4102444800 metadata.annotations#1"
 		id        = "patch jobs.batch nightly-4102444800 metadata.annotations#2"
@@ -70,6 +74,7 @@ func TestExplore(t *testing.T) {
 		"crash-after@" + finalizer, "user-delete(backups.backup.example.com/nightly)@" + finalizer,
 		"crash-after@" + first, "lost-response@" + first, "hold(jobs.batch)@" + second,
 		"crash-after@" + intent, "crash-after@" + create + "#1", "lost-response@" + create + "#2", "crash-before@" + id,
+		"lost-response@" + create + "#1 + user-delete(backups.backup.example.com/nightly)@" + list + "#1",
 	}
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
 		var err error
@@ -79,13 +84,14 @@ func TestExplore(t *testing.T) {
 		options.Plans, options.Parallel = nil, 24
 	}
 	var all clocks
+	var works sync.Map
 	controllertest.Explore(t, controllertest.Scenario{
 		Name: "backup",
 		CRDs: []string{"../config/crd.yaml"},
 		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
 			op, err := controller.New(cfg, controller.Options{
 				Operator: operator.Options{Name: name}, Settings: types.NamespacedName{Namespace: env.Namespace, Name: settingsName},
-				Level: new(slog.LevelVar), Store: cloudStore{env.Cloud}, Now: all.of(env.Namespace).now,
+				Level: new(slog.LevelVar), Store: cloudStore{env.Cloud, &works}, VisibleAfter: exploredVisibleAfter, Now: all.of(env.Namespace).now,
 			})
 			if err != nil {
 				return err
@@ -200,11 +206,18 @@ func finishJobs(ctx context.Context, cfg *rest.Config, env *controllertest.Env) 
 }
 
 // cloudStore is a store.Service whose calls pass through the faults of a plan. The service makes a
-// second snapshot if it is asked twice.
-type cloudStore struct{ *cloud.Cloud }
+// second snapshot if it is asked twice, and works on if a response is lost.
+type cloudStore struct {
+	*cloud.Cloud
+	works *sync.Map // the begin of each creation without a response, by token; outside of the processes
+}
 
 func (s cloudStore) Create(ctx context.Context, snapshot store.Snapshot) (store.Snapshot, error) {
+	s.works.Store(snapshot.Token, time.Now())
 	made, err := s.Cloud.Create(ctx, cloud.Resource{Name: snapshot.Owner, Token: snapshot.Token, Tags: map[string]string{"time": snapshot.Time.Format(time.RFC3339)}})
+	if err == nil {
+		s.works.Delete(snapshot.Token)
+	}
 	snapshot.ID = made.ID
 	return snapshot, err
 }
@@ -214,6 +227,10 @@ func (s cloudStore) List(ctx context.Context, owner string) ([]store.Snapshot, e
 	if err != nil {
 		return nil, err
 	}
+	list = slices.DeleteFunc(list, func(r cloud.Resource) bool {
+		begun, works := s.works.Load(r.Token)
+		return works && time.Since(begun.(time.Time)) < exploredWork
+	})
 	return snapshotsOf(list)
 }
 

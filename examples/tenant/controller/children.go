@@ -149,6 +149,7 @@ type child[T metav1.Object, C any] struct {
 	kind   string
 	memory *ssa.Memory[T, C]
 	client interface {
+		Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
 		Apply(ctx context.Context, config C, opts metav1.ApplyOptions) (T, error)
 		Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 	}
@@ -167,8 +168,19 @@ func (ch child[T, C]) ensure(ctx context.Context, t *v1alpha1.Tenant) (metav1.Co
 	if !found && !apierrors.IsNotFound(ch.liveErr) {
 		return metav1.Condition{}, fmt.Errorf("%s %s: %w", ch.kind, name, ch.liveErr)
 	}
-	own := found && metav1.IsControlledBy(ch.live, t)
 	var err error
+	if !found && ch.wanted {
+		// An apply would take over an object that is not in the cache yet: also without
+		// force, the server returns a conflict only for a field that has another value.
+		live, getErr := ch.client.Get(ctx, childName, metav1.GetOptions{})
+		switch found = getErr == nil; {
+		case found:
+			ch.live = live
+		case !apierrors.IsNotFound(getErr):
+			return failed(getErr, t, ch.kind, name)
+		}
+	}
+	own := found && metav1.IsControlledBy(ch.live, t)
 	switch {
 	case !ch.wanted && !own:
 		// There is none, or it belongs to another owner.
@@ -186,9 +198,6 @@ func (ch child[T, C]) ensure(ctx context.Context, t *v1alpha1.Tenant) (metav1.Co
 		// another object.
 		_, _, err = ch.memory.ApplyChanged(ctx, manager, ch.client.Apply, ch.config, ch.live, ch.extract)
 	default:
-		// TryApply does not force. If an object of another owner exists that is not
-		// in the cache yet, the server returns a conflict and the object keeps its
-		// fields.
 		_, err = ssa.TryApply(ctx, manager, ch.client.Apply, ch.config, ch.live)
 	}
 	if err != nil {

@@ -168,7 +168,7 @@ func Register(op *operator.Operator, cfg Config) error {
 	op.Writes(v1alpha1.Resource("tenants/status"), "update")
 	op.Writes(corev1.Resource("namespaces"), "get", "create", "patch", "delete")
 	for _, child := range []schema.GroupResource{corev1.Resource("resourcequotas"), rbacv1.Resource("rolebindings"), networkingv1.Resource("networkpolicies")} {
-		op.Writes(child, "create", "patch", "delete")
+		op.Writes(child, "get", "create", "patch", "delete")
 	}
 	return c.cleanup().Validate()
 }

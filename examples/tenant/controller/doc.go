@@ -17,7 +17,7 @@
 //   - The controller never changes an object that does not belong to the tenant
 //     (children.go). It creates the namespace instead of applying it. An apply to
 //     an existing object carries that object's uid; an apply that may create an
-//     object does not force.
+//     object follows a live read and does not force.
 //   - The controller watches every object that can block a tenant, whatever its
 //     owner. The deletion of that object enqueues the tenant at once, without
 //     polling (controller.go).

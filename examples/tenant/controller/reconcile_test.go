@@ -471,24 +471,35 @@ func TestNewRequiredFields(t *testing.T) {
 }
 
 func TestForeignChildNotInCache(t *testing.T) {
-	f := newFixture(t, newTenant())
-	theirs := &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: "tenant"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("1")}},
-	}
-	quotas := f.kube.CoreV1().ResourceQuotas("blue")
-	if _, err := quotas.Create(t.Context(), theirs, metav1.CreateOptions{FieldManager: "somebody"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Reconcile(t.Context(), "blue"); !apierrors.IsConflict(err) {
-		t.Errorf("got %v, want a conflict", err)
-	}
-	after, err := quotas.Get(t.Context(), "tenant", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(after.OwnerReferences) != 0 || after.Spec.Hard.Pods().Value() != 1 {
-		t.Errorf("the quota is now %+v, want it untouched", after)
+	for _, tt := range []struct {
+		name string
+		hard corev1.ResourceList
+	}{
+		{"the same field", corev1.ResourceList{"pods": resource.MustParse("1")}},
+		{"another field", corev1.ResourceList{"requests.storage": resource.MustParse("10Gi")}}, // no conflict of an apply
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFixture(t, newTenant())
+			theirs := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}, Spec: corev1.ResourceQuotaSpec{Hard: tt.hard}}
+			quotas := f.kube.CoreV1().ResourceQuotas("blue")
+			before, err := quotas.Create(t.Context(), theirs, metav1.CreateOptions{FieldManager: "somebody"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Reconcile(t.Context(), "blue"); !errors.Is(err, reconcile.ErrTerminal) {
+				t.Errorf("got %v, want a terminal error", err)
+			}
+			if diff := cmp.Diff([]string{"AccountOpen=True(Opened)", "NamespaceReady=False(ObjectTaken)", "Ready=False(ObjectTaken)"}, conditions(f.tenant(t))); diff != "" {
+				t.Errorf("conditions (-want +got):\n%s", diff)
+			}
+			after, err := quotas.Get(t.Context(), "tenant", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(before, after); diff != "" {
+				t.Errorf("the quota changed (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
