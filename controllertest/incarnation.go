@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/controllertest/internal/kubeconfig"
 	"github.com/controllerkit/controllerkit/controllertest/internal/outage"
 	"github.com/controllerkit/controllerkit/internal/calls"
 )
@@ -41,7 +42,7 @@ type incarnation struct {
 	wrote   chan struct{} // is closed before the first write
 	writes  func()        // closes wrote
 	die     func()
-	file    *kubeconfig
+	file    *kubeconfig.File
 
 	cmd     *exec.Cmd  // guarded by run.mu; nil unless it is a real process
 	queues  []*watched // guarded by run.mu
@@ -89,7 +90,7 @@ func (r *run) launchWith(replica int, e effects) {
 		r.find(Health, "%v", err)
 		return
 	}
-	i.file = &kubeconfig{through: i.Incarnation, namespace: r.env.Namespace}
+	i.file = &kubeconfig.File{Through: i.Incarnation, Namespace: r.env.Namespace}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
 	i.die = sync.OnceFunc(func() {
 		i.Kill()
@@ -183,7 +184,7 @@ func (i *incarnation) crash(e effects) {
 
 // await waits for the goroutine that runs Start.
 func (i *incarnation) await() {
-	defer i.file.close()
+	defer i.file.Close()
 	timer := time.NewTimer(i.run.x.options.StopTimeout)
 	defer timer.Stop()
 	select {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/controllertest/internal/kubeconfig"
 )
 
 // A run is one execution of the script, under one plan.
@@ -460,7 +461,7 @@ func (r *run) stop() {
 	if r.world != nil {
 		r.world.stop()
 	}
-	r.env.kubeconfig.close()
+	r.env.kubeconfig.Close()
 }
 
 // newRun makes a run and its namespace.
@@ -493,7 +494,7 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 	if err != nil {
 		return nil, err
 	}
-	r.env.kubeconfig = &kubeconfig{through: r.user, namespace: r.id}
+	r.env.kubeconfig = &kubeconfig.File{Through: r.user, Namespace: r.id}
 	x.observer.add(r)
 	ns, err := x.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.id}}, metav1.CreateOptions{})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/controllertest/internal/kubeconfig"
 )
 
 // A Scenario is a controller and a script that it must survive. Its functions are called
@@ -146,7 +147,7 @@ type Env struct {
 	Cloud *cloud.Cloud
 
 	incarnation *incarnation // nil for the user and the World
-	kubeconfig  *kubeconfig
+	kubeconfig  *kubeconfig.File
 }
 
 // External makes a call to an external service an operation. Faults may kill the process

@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/controllertest/internal/kubeconfig"
 )
 
 // A world is the Scenario.World of a run. Its fields are guarded by run.mu, unless they do
@@ -26,7 +27,7 @@ import (
 type world struct {
 	*fault.Incarnation
 	run    *run
-	file   *kubeconfig
+	file   *kubeconfig.File
 	cancel context.CancelFunc
 	ended  chan struct{} // the function has returned
 
@@ -52,7 +53,7 @@ func (r *run) startWorld() error {
 	if w.Incarnation, err = fault.New(r.own(), w.on, w.done); err != nil {
 		return err
 	}
-	w.file = &kubeconfig{through: w.Incarnation, namespace: r.env.Namespace}
+	w.file = &kubeconfig.File{Through: w.Incarnation, Namespace: r.env.Namespace}
 	r.mu.Lock()
 	r.world = w
 	r.mu.Unlock()
@@ -87,7 +88,7 @@ func (w *world) act(ctx context.Context, env *Env) (err error) {
 // client.
 func (w *world) stop() {
 	w.cancel()
-	defer w.file.close()
+	defer w.file.Close()
 	defer w.Kill()
 	half := w.run.x.options.StopTimeout / 2
 	if w.endsIn(half) {

@@ -1,4 +1,4 @@
-package controllertest
+package kubeconfig
 
 import (
 	"os"
@@ -12,9 +12,9 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
 
-// TestKubeconfigWithoutFolder: a file that cannot be written is an error, nothing is left
+// TestWithoutFolder: a file that cannot be written is an error, nothing is left
 // of the attempt, and the next call tries again.
-func TestKubeconfigWithoutFolder(t *testing.T) {
+func TestWithoutFolder(t *testing.T) {
 	through, err := fault.New(&rest.Config{Host: "https://127.0.0.1:1"}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -22,10 +22,10 @@ func TestKubeconfigWithoutFolder(t *testing.T) {
 	defer through.Kill()
 	folder := filepath.Join(t.TempDir(), "absent")
 	t.Setenv("TMPDIR", folder)
-	k := &kubeconfig{through: through, namespace: "ns"}
-	defer k.close()
-	file, err := k.path()
-	if file != "" || err == nil || !strings.HasPrefix(err.Error(), "controllertest: Env.Kubeconfig: ") || !strings.Contains(err.Error(), "no such file or directory") {
+	k := &File{Through: through, Namespace: "ns"}
+	defer k.Close()
+	file, err := k.Path()
+	if file != "" || err == nil || !strings.Contains(err.Error(), "no such file or directory") {
 		t.Errorf("without a folder the file is %q, %v", file, err)
 	}
 	if k.server != nil {
@@ -34,10 +34,10 @@ func TestKubeconfigWithoutFolder(t *testing.T) {
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if file, err = k.path(); err != nil || filepath.Dir(filepath.Dir(file)) != folder {
+	if file, err = k.Path(); err != nil || filepath.Dir(filepath.Dir(file)) != folder {
 		t.Errorf("with a folder the file is %q, %v", file, err)
 	}
-	k.close()
+	k.Close()
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
 		t.Errorf("%d files are left, %v", len(left), err)
 	}
