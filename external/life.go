@@ -342,8 +342,8 @@ func remove[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 	return nil
 }
 
-// successor returns the thing that carries the token and is not the one that is gone, with its
-// state, or the one that is gone if there is none.
+// successor returns the thing that carries the token in place of the one that is gone, and its
+// state. Without one, it returns the id that is stored, and Gone.
 func (r Resource) successor(ctx context.Context, last intent) (string, State, error) {
 	id, found, err := r.find(ctx, intent{Token: last.Token, Gone: last.ID})
 	if err != nil || !found {

@@ -90,9 +90,10 @@ func (w *Watch) end(last bool) {
 }
 
 // WaitForSync waits until the informer is synced and the handlers that were added through the
-// Watch have received the initial list. If ctx is done before, the error wraps the cause of ctx
-// and the last error of the informer's lists and watches, for apierrors.IsForbidden and the
-// like. It does not wait for a handler that is removed. If the Watch is closed or the informer stops, the error wraps ErrClosed.
+// Watch have received the initial list. It does not wait for a removed handler. If ctx is done
+// before, the error wraps the cause of ctx and the last error of the informer's lists and watches,
+// for apierrors.IsForbidden and the like. If the Watch is closed or the informer stops, the error
+// wraps ErrClosed.
 func (w *Watch) WaitForSync(ctx context.Context) error {
 	w.mu.Lock()
 	handlers := slices.Clone(w.handlers)
@@ -208,8 +209,8 @@ func (w *Watch) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration
 		return fmt.Errorf("ondemand: remove a handler from %s: the handle is nil: pass the result of AddEventHandler", w.shared.name)
 	}
 	w.mu.Lock()
-	// The handles of synced handlers have one channel, that of a context which was canceled
-	// before someone asked for its channel.
+	// The channel of a checker does not identify its handler: package context shares one channel
+	// among all contexts that were canceled before the first call of Done.
 	n := slices.IndexFunc(w.handlers, func(h *listener) bool { return kube.IsSame(h.handle, handle) })
 	if n < 0 {
 		w.mu.Unlock()
