@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"github.com/cert-manager/cert-manager/pkg/controller"
+	"github.com/cert-manager/cert-manager/pkg/controller/acmechallenges"
+	"github.com/cert-manager/cert-manager/pkg/controller/acmeorders"
+	"github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/acme"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/approver"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/selfsigned"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificates/issuing"
@@ -24,7 +27,8 @@ import (
 	"github.com/cert-manager/cert-manager/pkg/controller/certificates/revisionmanager"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificates/trigger"
 	"github.com/cert-manager/cert-manager/pkg/controller/issuers"
-	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned" // registers itself
+	_ "github.com/cert-manager/cert-manager/pkg/issuer/acme" // registers itself, as does the next
+	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
 )
 
 func main() {
@@ -61,6 +65,7 @@ func run(ctx context.Context) error {
 	}
 	names := []string{
 		issuers.ControllerName, approver.ControllerName, selfsigned.CRControllerName, trigger.ControllerName, keymanager.ControllerName,
+		acme.CRControllerName, acmeorders.ControllerName, acmechallenges.ControllerName,
 		requestmanager.ControllerName, issuing.ControllerName, readiness.ControllerName, revisionmanager.ControllerName,
 	}
 	done := make(chan error, len(names))
@@ -81,6 +86,7 @@ func run(ctx context.Context) error {
 	}
 	shared.SharedInformerFactory.Start(ctx.Done())
 	shared.KubeSharedInformerFactory.Start(ctx.Done())
+	shared.HTTP01ResourceMetadataInformersFactory.Start(ctx.Done())
 	for range names {
 		err = errors.Join(err, <-done)
 	}
