@@ -1,5 +1,6 @@
 // Command certmanager runs the controllers of cert-manager that issue certificates in one
-// namespace or, with -cainjector, the controller that injects CAs. The command of cert-manager itself is a module that cannot be downloaded. This one
+// namespace or, with -cainjector, the controller that injects CAs. That of challenges is left out, because it needs
+// the clients of many clouds. The command of cert-manager itself is a module that cannot be downloaded. This one
 // is a module of its own too, because cert-manager needs an older Kubernetes than package
 // findings does. With former.mod and the tag former it is the release before that of go.mod.
 package main
@@ -15,7 +16,6 @@ import (
 	"time"
 
 	"github.com/cert-manager/cert-manager/pkg/controller"
-	"github.com/cert-manager/cert-manager/pkg/controller/acmechallenges"
 	"github.com/cert-manager/cert-manager/pkg/controller/acmeorders"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/acme"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/approver"
@@ -65,7 +65,7 @@ func run(ctx context.Context) error {
 	}
 	names := []string{
 		issuers.ControllerName, approver.ControllerName, selfsigned.CRControllerName, trigger.ControllerName, keymanager.ControllerName,
-		acme.CRControllerName, acmeorders.ControllerName, acmechallenges.ControllerName,
+		acme.CRControllerName, acmeorders.ControllerName,
 		requestmanager.ControllerName, issuing.ControllerName, readiness.ControllerName, revisionmanager.ControllerName,
 	}
 	done := make(chan error, len(names))
@@ -86,7 +86,6 @@ func run(ctx context.Context) error {
 	}
 	shared.SharedInformerFactory.Start(ctx.Done())
 	shared.KubeSharedInformerFactory.Start(ctx.Done())
-	shared.HTTP01ResourceMetadataInformersFactory.Start(ctx.Done())
 	for range names {
 		err = errors.Join(err, <-done)
 	}
