@@ -35,15 +35,13 @@ func (r *run) doubt(format string, args ...any) {
 // overlooks reports whether the API server has broken a promise of its own. Then the run has no findings.
 func (r *run) overlooks() bool {
 	r.mu.Lock()
-	why := r.overlooked
-	if why != "" {
-		r.findings = nil
+	defer r.mu.Unlock()
+	if r.overlooked == "" {
+		return false
 	}
-	r.mu.Unlock()
-	if why != "" {
-		r.doubt("%s", why)
-	}
-	return why != ""
+	r.findings, r.useless, r.why = nil, true, r.overlooked
+	r.noteLocked("not judged: %s", r.why)
+	return true
 }
 
 // doubtful returns why the run has no outcome, if it has none.

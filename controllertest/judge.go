@@ -296,18 +296,13 @@ func (r *run) objectsLocked(s *State, masks func(string) string) map[string][]ma
 		object := map[string]any{}
 		flatten("", o.Object, generation, masks, object)
 		if r.x.scenario.Mask != nil {
-			maps.DeleteFunc(object, func(path string, v any) bool { return v == any(empty{}) && unmasked[path] != v })
+			maps.DeleteFunc(object, func(path string, v any) bool { return v == any(struct{}{}) && unmasked[path] != v })
 		}
 		name := r.maskedKeyLocked(key)
 		byName[name] = append(byName[name], object)
 	}
 	return byName
 }
-
-// empty is the value of an object without fields.
-type empty struct{}
-
-func (empty) String() string { return "{}" }
 
 // flatten lists the leaves of an object by path.
 func flatten(path string, v any, generation int64, masks func(string) string, into map[string]any) {
@@ -316,7 +311,7 @@ func flatten(path string, v any, generation int64, masks func(string) string, in
 		// An empty object says something: a network policy with the rule {} allows all. An empty status is one that
 		// nobody has written.
 		if len(v) == 0 && path != ".status" {
-			into[path] = empty{}
+			into[path] = struct{}{} // printed as {}
 		}
 		for k, inner := range v {
 			// The lag is compared, not the number of changes of the spec.
