@@ -61,6 +61,7 @@
 //   - [controllertest/cloud]: a fake external service
 //   - [controllertest/server]: a real API server for tests
 //   - [controllertest/world]: Pods that run, Nodes and claims for it
+//   - [controllertest/world/acme]: a certificate authority that speaks ACME
 //
 // Two packages are modules of their own: github.com/controllerkit/controllerkit/managerkit brings
 // these packages into a manager of controller-runtime, and
@@ -180,6 +181,7 @@
 // [controllertest/fault]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/fault
 // [controllertest/server]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/server
 // [controllertest/world]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/world
+// [controllertest/world/acme]: https://pkg.go.dev/github.com/controllerkit/controllerkit/controllertest/world/acme
 // [crd]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd
 // [crd/crdtest]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/crdtest
 // [crd/migrate]: https://pkg.go.dev/github.com/controllerkit/controllerkit/crd/migrate

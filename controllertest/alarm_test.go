@@ -2,9 +2,13 @@ package controllertest_test
 
 import (
 	"context"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"slices"
@@ -14,11 +18,14 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
@@ -26,6 +33,7 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/external"
+	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -546,5 +554,64 @@ func TestClusterScoped(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestOverlookedFinalizer: if the API server deletes an object whose finalizer it has stored, no controller is to
+// blame. A webhook that takes time makes the API server do it.
+//
+// Proves X6.
+func TestOverlookedFinalizer(t *testing.T) {
+	t.Parallel()
+	config := testserver.Config(t)
+	kube := kubernetes.NewForConfigOrDie(config)
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		// The finalizer of a controller is stored while the DELETE waits.
+		_, err := kube.CoreV1().ConfigMaps(review.Request.Namespace).Patch(r.Context(), review.Request.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/late"]}}`), metav1.PatchOptions{})
+		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: err == nil}
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	t.Cleanup(hook.Close)
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "overlooked-"},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "overlooked.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: new(admissionregistrationv1.SideEffectClassNone),
+			ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"overlooked": "yes"}},
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
+				URL: new(hook.URL), CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw}),
+			},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Delete},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+			}},
+		}},
+	}
+	configuration, err := kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), configuration, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(context.Background(), configuration.Name, metav1.DeleteOptions{})
+	})
+	s := (&copier{}).scenario()
+	s.Script = []controllertest.Step{{Name: "create a", Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		_, err := kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps(env.Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"overlooked": "yes"}}}, metav1.CreateOptions{})
+		return err
+	}}}
+	// What is left behind is no finding either.
+	s.Invariants = []controllertest.Invariant{{Name: "a stays", Check: func(s *controllertest.State) error {
+		if s.Get("configmaps", "a") == nil && s.Get("configmaps", "a-copy") != nil {
+			return errors.New("a is gone")
+		}
+		return nil
+	}}}
+	_, err = controllertest.Run(t.Context(), s, quick(t, dropped))
+	if err == nil || !strings.Contains(err.Error(), "/a although it had a finalizer: a DELETE overlooks one that is added while it is in progress (kubernetes#77988, docs/finalizers.md)") {
+		t.Errorf("the error is %v", err)
 	}
 }

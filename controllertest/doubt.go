@@ -32,6 +32,18 @@ func (r *run) doubt(format string, args ...any) {
 	r.useless, r.why = true, why
 }
 
+// overlooks reports whether the API server has broken a promise of its own. Then the run has no findings.
+func (r *run) overlooks() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.overlooked == "" {
+		return false
+	}
+	r.findings, r.useless, r.why = nil, true, r.overlooked
+	r.noteLocked("not judged: %s", r.why)
+	return true
+}
+
 // doubtful returns why the run has no outcome, if it has none.
 func (r *run) doubtful() (why string, doubtful bool) {
 	r.mu.Lock()
@@ -114,6 +126,9 @@ func (r *run) unjudged() (why string, unjudged bool) {
 	limit := maxLate * r.x.options.ConvergeTimeout
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.overlooked != "" {
+		return r.overlooked, true
+	}
 	if late := r.lateLocked(time.Now()); late >= limit && r.wrotes < endless {
 		return fmt.Sprintf("no rest, but the observer was late, a request waited for the API server, or this process did not run, for %v: use a machine with less load, or set a smaller Options.Parallel", late.Round(time.Millisecond)), true
 	}

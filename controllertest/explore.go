@@ -457,6 +457,9 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 	x.mu.Lock()
 	x.plans[r.id] = chosen
 	x.mu.Unlock()
+	if r.overlooks() {
+		return r, nil
+	}
 	r.accept()
 	if _, doubtful := r.doubtful(); doubtful {
 		return r, nil // the observer may not have seen all events

@@ -83,6 +83,7 @@ func (x *explorer) leftovers() []string {
 // variable, so the last exploration restores its value.
 var panics struct { //nolint:gochecknoglobals // as what it guards is
 	sync.Mutex
+	booking   sync.Mutex
 	explorers []*explorer
 	crash     bool
 	handlers  []func(context.Context, any)
@@ -107,16 +108,23 @@ func catchPanics(x *explorer) (restore func()) {
 	}
 }
 
-// panicked finds the run of a panic by the label of this goroutine, which only the
-// profile contains.
+// panicked stores one panic at a time, so that only one goroutine is in book.
 func panicked(_ context.Context, v any) {
+	panics.booking.Lock()
+	defer panics.booking.Unlock()
+	book(v)
+}
+
+// book finds the run of a panic by the label of this goroutine, which only the
+// profile contains.
+func book(v any) {
 	var profile bytes.Buffer
 	_ = pprof.Lookup("goroutine").WriteTo(&profile, 1)
 	panics.Lock()
 	explorers := slices.Clone(panics.explorers)
 	panics.Unlock()
 	for stack := range strings.SplitSeq(profile.String(), "\n\n") {
-		if !strings.Contains(stack, "controllertest.panicked") {
+		if !strings.Contains(stack, "controllertest.book+") {
 			continue
 		}
 		for _, x := range explorers {

@@ -384,12 +384,16 @@ func (i *incarnation) external(ctx context.Context, name string, call func(conte
 	})
 }
 
-// serve makes a call to the cloud, of a process or of the user, and keeps what it changed.
+// serve makes a call to the cloud, of a process or of the user, and keeps what it changed. A call inside another
+// is part of it.
 func (r *run) serve(ctx context.Context, call func(context.Context) error) error {
+	if ctx.Value(r) != nil {
+		return call(ctx)
+	}
 	r.external.Lock()
 	defer r.external.Unlock()
 	before := r.env.Cloud.Resources()
-	err := call(ctx)
+	err := call(context.WithValue(ctx, r, true))
 	after := r.env.Cloud.Resources()
 	if !slices.EqualFunc(before, after, sameResource) {
 		// The write that caused this call was stored before it. A write that this call

@@ -277,8 +277,9 @@ func (r *run) objectsLocked(s *State, masks func(string) string) map[string][]ma
 		if r.rubbishLocked(key) || r.world.hasCreatedLocked(obj) {
 			continue
 		}
-		o := obj.DeepCopy()
+		o, unmasked := obj.DeepCopy(), map[string]any{}
 		if r.x.scenario.Mask != nil {
+			flatten("", o.Object, 0, masks, unmasked)
 			r.x.scenario.Mask(o)
 		}
 		if o.Object == nil {
@@ -294,6 +295,9 @@ func (r *run) objectsLocked(s *State, masks func(string) string) map[string][]ma
 		}
 		object := map[string]any{}
 		flatten("", o.Object, generation, masks, object)
+		if r.x.scenario.Mask != nil {
+			maps.DeleteFunc(object, func(path string, v any) bool { return v == any(struct{}{}) && unmasked[path] != v })
+		}
 		name := r.maskedKeyLocked(key)
 		byName[name] = append(byName[name], object)
 	}
@@ -304,6 +308,11 @@ func (r *run) objectsLocked(s *State, masks func(string) string) map[string][]ma
 func flatten(path string, v any, generation int64, masks func(string) string, into map[string]any) {
 	switch v := v.(type) {
 	case map[string]any:
+		// An empty object says something: a network policy with the rule {} allows all. An empty status is one that
+		// nobody has written.
+		if len(v) == 0 && path != ".status" {
+			into[path] = struct{}{} // printed as {}
+		}
 		for k, inner := range v {
 			// The lag is compared, not the number of changes of the spec.
 			if n, ok := inner.(int64); ok && k == "observedGeneration" && generation > 0 {

@@ -3,8 +3,10 @@ package controllertest
 import (
 	"context"
 	"fmt"
+	"runtime/pprof"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -422,5 +424,32 @@ func TestObjectsOfTheState(t *testing.T) {
 	}
 	if s.Get("clusterroles.rbac.authorization.k8s.io", "ns-x") != role {
 		t.Error("Get does not find a cluster-scoped object")
+	}
+}
+
+// TestPanicsAtOnce: panics of two runs at one moment are findings of their own run.
+func TestPanicsAtOnce(t *testing.T) {
+	x := &explorer{observer: newObserver(context.Background(), "ct")}
+	var runs []*run
+	for _, id := range []string{"ct-panics-1", "ct-panics-2"} {
+		r := quietRun(Scenario{}, id)
+		r.id, x.observer.runs[id] = id, r
+		runs = append(runs, r)
+	}
+	defer catchPanics(x)()
+	const each = 20
+	var wg sync.WaitGroup
+	for _, r := range runs {
+		for range each {
+			wg.Go(func() {
+				pprof.Do(t.Context(), pprof.Labels(label, r.id), func(ctx context.Context) { panicked(ctx, "bang") })
+			})
+		}
+	}
+	wg.Wait()
+	for _, r := range runs {
+		if n := len(r.found()); n != each {
+			t.Errorf("run %s has %d findings, want %d", r.id, n, each)
+		}
 	}
 }

@@ -33,6 +33,26 @@ func TestNormalize(t *testing.T) {
 			a:    []string{one + `"name":"a","uid":"0001-x","resourceVersion":"5","generation":1,"creationTimestamp":"2026-01-01T00:00:00Z","managedFields":[{"manager":"x"}]}}`},
 			b:    []string{one + `"name":"a","uid":"0002-x","resourceVersion":"9","generation":3,"creationTimestamp":"2026-02-02T00:00:00Z"}}`},
 		}, {
+			name: "an empty object in a list", difference: "+ networkpolicies/a .spec.ingress[0]: {}", resource: "networkpolicies",
+			a: []string{one + `"name":"a"},"spec":{"policyTypes":["Ingress"]}}`},
+			b: []string{one + `"name":"a"},"spec":{"policyTypes":["Ingress"],"ingress":[{}]}}`},
+		}, {
+			name: "an empty object in a field", difference: "- pods/a .spec.volumes[v].emptyDir: {}", resource: "pods",
+			a: []string{one + `"name":"a"},"spec":{"volumes":[{"name":"v","emptyDir":{}}]}}`},
+			b: []string{one + `"name":"a"},"spec":{"volumes":[{"name":"v"}]}}`},
+		}, {
+			name: "a status that nobody has written",
+			a:    []string{one + `"name":"a"},"status":{}}`}, b: []string{one + `"name":"a"}}`},
+		}, {
+			name: "an object that a mask empties", mask: func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "data", "k") },
+			a: []string{one + `"name":"a"},"data":{"k":"v"}}`},
+			b: []string{one + `"name":"a"}}`},
+		}, {
+			name: "an empty object beside a mask", resource: "networkpolicies", difference: "+ networkpolicies/a .spec.ingress[0]: {}",
+			mask: func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "data", "k") },
+			a:    []string{one + `"name":"a"},"spec":{"policyTypes":["Ingress"]}}`},
+			b:    []string{one + `"name":"a"},"spec":{"policyTypes":["Ingress"],"ingress":[{}]}}`},
+		}, {
 			name: "data", difference: "configmaps/a .data.k: w, without faults v",
 			a: []string{one + `"name":"a"},"data":{"k":"v"}}`},
 			b: []string{one + `"name":"a"},"data":{"k":"w"}}`},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -397,5 +398,51 @@ func TestUserCloud(t *testing.T) {
 	rec := record(t, func(tb testing.TB) { controllertest.Explore(tb, s, quick(t, dropped)) })
 	if !strings.Contains(rec.errors(), "empty: the service has 1") {
 		t.Errorf("Explore reports %q", rec.errors())
+	}
+}
+
+// TestLeftByAUser: what is left after the user of the plan has deleted the only object of the script is compared
+// with the end of the runs without faults.
+//
+// Proves X1.
+func TestLeftByAUser(t *testing.T) {
+	t.Parallel()
+	f := follower{reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+		configMaps := f.kube.CoreV1().ConfigMaps(f.namespace)
+		if a.DeletionTimestamp != nil {
+			if err := configMaps.Delete(ctx, "b", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+			a.Finalizers = nil
+			_, err := configMaps.Update(ctx, a, metav1.UpdateOptions{})
+			return err
+		}
+		if len(a.Finalizers) > 0 {
+			return nil
+		}
+		b := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
+		if _, err := configMaps.Create(ctx, b, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		a.Finalizers = []string{"example.com/copy"} // too late
+		_, err := configMaps.Update(ctx, a, metav1.UpdateOptions{})
+		return err
+	}}
+	report := run(t, f.scenario(), quick(t, "user-delete(configmaps/a)@create configmaps b#1"))
+	if report.Valid != 1 || len(report.Failures) != 1 || !strings.Contains(report.Failures[0].String(), "+ configmaps/b: exists") {
+		t.Errorf("the object that is left is no finding: %s", report)
+	}
+}
+
+// TestNestedExternal: an external call inside another one is a part of it.
+func TestNestedExternal(t *testing.T) {
+	t.Parallel()
+	c := copier{begin: func(ctx context.Context, c *copying) error {
+		return c.env.External(ctx, "outer", func(ctx context.Context) error {
+			return c.env.External(ctx, "inner", func(context.Context) error { return nil })
+		})
+	}}
+	if report := run(t, c.scenario(), quick(t, dropped)); report.Valid != 1 || len(report.Failures) > 0 {
+		t.Errorf("%s", report)
 	}
 }

@@ -89,6 +89,7 @@ type run struct {
 	useless    bool                                     // the outcome does not depend on the controller
 	why        string                                   // useless
 	lost       string                                   // a request of the user in this step that the API server did not serve
+	overlooked string                                   // why the API server has broken a promise of its own
 	unanswered map[*fault.Op]bool                       // the user's requests; false after the response
 	wrotes     int                                      // writes of the controller and the World since the last fault or step
 	differs    bool                                     // from the runs without faults, after some step
@@ -157,7 +158,8 @@ func (r *run) execute(ctx context.Context) {
 		r.unwanted[key] = true
 	}
 	r.mu.Unlock()
-	if len(left) > 0 {
+	// Without an object of the user it rests once more, and the end state has one to compare with.
+	if len(left) > 0 || r.ref != nil && len(r.ref.rests) > len(r.x.scenario.Script) {
 		r.play(ctx, len(r.x.scenario.Script), teardown, func() error {
 			for _, key := range left {
 				if err := r.deleteAsUser(ctx, key); err != nil && !apierrors.IsNotFound(err) {
@@ -367,6 +369,9 @@ func (r *run) observeAt(resource string, kind watch.EventType, obj *unstructured
 	}
 	r.history = append(r.history, event{revision: at, key: key, kind: kind, object: obj})
 	r.noteLocked("  event: %s %s (version %d)", strings.ToLower(string(kind)), key, at)
+	if kind == watch.Deleted && len(obj.GetFinalizers()) > 0 && obj.GetDeletionTimestamp() == nil {
+		r.overlooked = fmt.Sprintf("the API server deleted %s although it had a finalizer: a DELETE overlooks one that is added while it is in progress (kubernetes#77988, docs/finalizers.md)", key)
+	}
 	r.touchLocked()
 }
 

@@ -354,7 +354,7 @@ or
 			expr:    "max by (job, instance, name) (workqueue_longest_running_processor_seconds) > 600",
 			summary: "A worker of queue {{ $labels.name }} on {{ $labels.instance }} of {{ $labels.job }} has run one key for more than ten minutes.",
 			runbook: runbook{
-				means: "A call does not return. Its key is not reconciled, and the worker is lost. If all workers are wedged, the controller stands still.",
+				means: "A call does not return. Its key is not reconciled, and the worker is lost. If all workers are wedged, the liveness probe of `Controller.Check` restarts the process before this alert can fire: see ControllerRestarting.",
 				look:  "The goroutines show where it waits: see `/debug/pprof/goroutine?debug=2` at [`Options.Debug`](debug.md), or send SIGQUIT, which ends the process. If the liveness probe has `Controller.Check`, its error has the key.",
 				do:    "Restart the Pod after you have kept the goroutines. Then give the call a context with a deadline: set `Timeout`, and pass the context on to each request.",
 				not:   "Do not only add workers: each of them is lost in the same way.",
@@ -362,6 +362,20 @@ or
 			fires: gauge("workqueue_longest_running_processor_seconds", `name="orders"`, "0+60x30"),
 			quiet: gauge("workqueue_longest_running_processor_seconds", `name="orders"`, "0+60x12 0x18"),
 			at:    "30m", want: map[string]string{"job": "shop", "instance": "a", "name": "orders"},
+		},
+		{
+			name: "ControllerRestarting", severity: "page", wait: "0m",
+			expr:    "max by (job, instance) (changes(process_start_time_seconds[1h])) > 3\nand\nmax by (job, instance) (max_over_time(controller_workers[1h])) > 0",
+			summary: "The working replica {{ $labels.instance }} of {{ $labels.job }} has begun more than three times again in an hour.",
+			runbook: runbook{
+				means: "The process ends again and again. Either it ends itself, or the kernel kills it because of its memory, or its liveness probe fails: after five minutes in which no call returned, for example. The last hides the cause, because each new process has new metrics.",
+				look:  "`kubectl describe pod` has the last state of the container: the exit code, `OOMKilled`, or an Event of the liveness probe with its message. `kubectl logs --previous` has the last lines. If no call returns, the error of the probe names the keys. If an informer cannot decode an object, it names the object.",
+				do:    "If calls do not return, give them a deadline: set `Timeout`, and pass the context on to each request. If the memory is at its limit, raise it, or hold less in the caches ([memory.md](memory.md)). If an object does not decode, correct it. After a release, go back to the last one.",
+				not:   "Do not remove the liveness probe: the process then stays without doing its work.",
+			},
+			fires: append(gauge("process_start_time_seconds", "", "0x10 600x8 1200x8 1800x8 2400x30"), gauge("controller_workers", `controller="orders"`, "0x5 4x60")...),
+			quiet: append(gauge("process_start_time_seconds", "", "0x10 600x16 1200x16 1800x20"), gauge("controller_workers", `controller="orders"`, "0x5 4x60")...),
+			at:    "60m", want: map[string]string{"job": "shop", "instance": "a"},
 		},
 		{
 			name: "ControllerHotKey", severity: "ticket", wait: "10m",
@@ -407,15 +421,15 @@ or
 		},
 		{
 			name: "ControllerObjectMalformed", severity: "ticket", wait: "5m",
-			expr:    "max by (job, name) (controller_informer_malformed_objects) > 0",
+			expr:    "max by (job, name) (max_over_time(controller_informer_malformed_objects[10m])) > 0", // also if the process restarts
 			summary: "The informer {{ $labels.name }} of {{ $labels.job }} cannot decode an object.",
 			runbook: runbook{
-				means: "The API server accepted an object that the Go type cannot hold, such as a string that is no duration. An informer of package crd goes on without the object. Another informer gets no more events at all: then ControllerWatchStalled fires, too.",
+				means: "The API server accepted an object that the Go type cannot hold, such as a string that is no duration. An informer of package crd goes on without the object. Another informer gets no more events at all, and the process restarts: see ControllerRestarting.",
 				look:  "The log names the object, at most one a minute. If the informer is not of package crd, `Set.Ready` or `Set.Check` can name it too.",
 				do:    "Correct or delete the object. Then make the schema of the CustomResourceDefinition reject such values, by a pattern or a format.",
 				not:   "Do not restart the process: the first list has the object, too. If the informer is not of package crd, /livez fails, and the restarts of the kubelet do not help.",
 			},
-			fires: gauge("controller_informer_malformed_objects", `name="pods"`, "0x10 1x20"),
+			fires: gauge("controller_informer_malformed_objects", `name="pods"`, "0x10 1 _x4 1 _x4 1 _x4 1 _x4 1 _x4 1"), // a process that restarts
 			quiet: gauge("controller_informer_malformed_objects", `name="pods"`, "0x10 1x3 0x16"),
 			at:    "30m", want: map[string]string{"job": "shop", "name": "pods"},
 		},

@@ -92,11 +92,13 @@ func (w world) job() string {
 func (w world) series() map[string][]float64 {
 	all := map[string][]float64{}
 	for _, r := range w.replicas {
+		began := 0.0
 		counters, target := map[string]float64{}, fmt.Sprintf("{job=%q,instance=%q,", w.job(), r.instance)
 		for n := range w.steps + 1 {
 			s := r.at(n)
 			if s.began {
 				clear(counters)
+				began = float64(n)
 			}
 			put := func(name, labels string, v float64) {
 				name += target + labels + "}"
@@ -130,6 +132,7 @@ func (w world) series() map[string][]float64 {
 			count(latency+"bucket", controller+`,le="+Inf"`, s.settled)
 			count(latency+"count", controller, s.settled)
 			count("controller_reconcile_held_total", controller, 0)
+			put("process_start_time_seconds", "", began)
 			put("controller_workers", controller, 4*running)
 			put("controller_objects", controller, s.objects*running)
 			put("workqueue_depth", name, s.depth)
@@ -295,6 +298,16 @@ func worlds() []world {
 		{name: "one replica of three ends all the time", replicas: append(idle("b"),
 			replica{"a", func(int) state { return leader(normal) }},
 			replica{"c", func(step int) state { return state{scraped: step%5 < 2, began: step%5 == 0} }})},
+		{name: "the calls of the only replica do not return, so that its probe restarts it", replicas: []replica{{"a", func(step int) state {
+			s := leader(1)
+			s.began = step >= 60 && step%6 == 0
+			return s
+		}}}, fires: []firing{{"ControllerRestarting", 78, 150, map[string]string{"job": "shop", "instance": "a"}}}},
+		{name: "the only replica ends three times in an hour", replicas: []replica{{"a", func(step int) state {
+			s := leader(normal)
+			s.began = step > 0 && step%20 == 0
+			return s
+		}}}},
 		{name: "one replica of three cannot use the API server", replicas: append(idle("b"),
 			replica{"a", func(int) state { return leader(normal) }},
 			replica{"c", func(step int) state { return state{scraped: true, blind: step > 60} }})},

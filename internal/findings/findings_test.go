@@ -388,7 +388,7 @@ func TestUpstream(t *testing.T) {
 func TestExplore(t *testing.T) {
 	for _, s := range []controllertest.Scenario{
 		statefulSet(), jobs(), rollout(), endpointSlices(), cronJob(), quota(), recreate(), daemonSet(),
-		sample(), jobSets(), garbage(), certificates(), caInjector(),
+		sample(), jobSets(), garbage(), certificates(), orders(), caInjector(),
 		certManagerUpgrade(), back(certManagerUpgrade()),
 		jobSetUpgrade(), back(jobSetUpgrade()), nextJobSetUpgrade(), back(nextJobSetUpgrade()),
 		roles(), resourceClaims(), tokens(), endpoints(),

@@ -29,7 +29,7 @@ const module = "github.com/controllerkit/controllerkit"
 // library lists the packages that users import.
 func library() []string {
 	return []string{
-		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "controllertest/server", "controllertest/world", "crd", "crd/crdtest", "crd/migrate", "debug",
+		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "controllertest/server", "controllertest/world", "controllertest/world/acme", "crd", "crd/crdtest", "crd/migrate", "debug",
 		"enqueue", "enqueue/pause", "enqueue/reads", "external", "finalizer", "informer", "informer/compact", "informer/ondemand", "informer/scope", "leader", "leader/fence", "metrics", "operator",
 		"owner", "preview", "queue", "reconcile", "recorder", "serve", "shard", "shard/filter", "shutdown", "ssa", "ssa/applyset", "status", "status/fleet", "status/kstatus", "watcher",
 	}

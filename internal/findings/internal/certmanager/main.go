@@ -1,5 +1,6 @@
 // Command certmanager runs the controllers of cert-manager that issue certificates in one
-// namespace or, with -cainjector, the controller that injects CAs. The command of cert-manager itself is a module that cannot be downloaded. This one
+// namespace or, with -cainjector, the controller that injects CAs. That of challenges is left out, because it needs
+// the clients of many clouds. The command of cert-manager itself is a module that cannot be downloaded. This one
 // is a module of its own too, because cert-manager needs an older Kubernetes than package
 // findings does. With former.mod and the tag former it is the release before that of go.mod.
 package main
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/cert-manager/cert-manager/pkg/controller"
+	"github.com/cert-manager/cert-manager/pkg/controller/acmeorders"
+	"github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/acme"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/approver"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/selfsigned"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificates/issuing"
@@ -24,7 +27,8 @@ import (
 	"github.com/cert-manager/cert-manager/pkg/controller/certificates/revisionmanager"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificates/trigger"
 	"github.com/cert-manager/cert-manager/pkg/controller/issuers"
-	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned" // registers itself
+	_ "github.com/cert-manager/cert-manager/pkg/issuer/acme" // registers itself, as does the next
+	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
 )
 
 func main() {
@@ -61,6 +65,7 @@ func run(ctx context.Context) error {
 	}
 	names := []string{
 		issuers.ControllerName, approver.ControllerName, selfsigned.CRControllerName, trigger.ControllerName, keymanager.ControllerName,
+		acme.CRControllerName, acmeorders.ControllerName,
 		requestmanager.ControllerName, issuing.ControllerName, readiness.ControllerName, revisionmanager.ControllerName,
 	}
 	done := make(chan error, len(names))
