@@ -43,7 +43,8 @@ const (
 // latest 4096 keys of deletions, and as many of other kinds. With the context of package leader,
 // Run adds the kept keys whose last event came less than 20 minutes before the former leader's
 // last renewal of the Lease that this replica saw, or later, because that leader may not have
-// acted on them. Otherwise Run adds all.
+// acted on them. Otherwise Run adds all. Of a first list it adds all kept keys without a later
+// deletion, however old: a handler that Handle has not added gets its list only once.
 //
 // For Metrics an event of the last minute before that renewal counts as of the renewal, and an
 // earlier one has no time. Without package leader, an event counts as of the begin of Run.
@@ -123,10 +124,12 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	if lost {
 		r.logger.Info("Deletions before this Run were too many to keep: the keys of the earliest do not run", "kept", len(kept))
 	}
-	for _, of := range []*triggers.Kept[K]{&f.left, &f.listed, &f.changed} {
+	for _, of := range []*triggers.Kept[K]{&f.left, &f.changed} {
 		keys, _ := r.triggers.Deliver(of, w)
 		kept = append(kept, keys...)
 	}
+	listed, _ := r.triggers.Deliver(&f.listed, triggers.Window{}) // at any age: see Handle
+	kept = append(kept, listed...)
 	// After the objects of the stores: the keys of old deletions can be many.
 	defer func() {
 		if len(kept) > 0 {
