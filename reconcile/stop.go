@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/controllerkit/controllerkit"
@@ -31,23 +32,39 @@ type stop struct {
 	intake       context.Context
 	cancelIntake context.CancelCauseFunc
 
-	// drain ends when the ready keys are drained, or are not to be. Workers wait for keys
-	// with it after intake has ended.
-	drain       context.Context
-	cancelDrain context.CancelFunc
-
 	// calls carries the values of ctx but not its end. Every call derives from it.
 	calls       context.Context
 	cancelCalls context.CancelCauseFunc
+
+	mu          sync.Mutex // guards the fields below
+	drain       context.Context
+	cancelDrain context.CancelFunc
 }
 
 func newStop(ctx context.Context) *stop {
 	s := &stop{ctx: ctx}
 	s.lease, _ = ctx.Value(calls.Validity{}).(context.Context)
 	s.intake, s.cancelIntake = context.WithCancelCause(ctx)
-	s.drain, s.cancelDrain = context.WithCancel(context.WithoutCancel(ctx))
 	s.calls, s.cancelCalls = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.drain, s.cancelDrain = context.WithCancel(context.WithoutCancel(ctx))
 	return s
+}
+
+// draining returns the context with which workers wait for keys after intake has ended. It ends at
+// the next wakeDrain. A worker gets it before it checks that there are keys, so it misses no end.
+func (s *stop) draining() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.drain
+}
+
+// wakeDrain ends the waits of the workers that drain, which then check again whether there are
+// keys.
+func (s *stop) wakeDrain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cancelDrain()
+	s.drain, s.cancelDrain = context.WithCancel(context.WithoutCancel(s.ctx))
 }
 
 // ended reports whether calls must no longer start. It checks the contexts that intake is
@@ -114,9 +131,9 @@ func (r *run[K]) supervise(s *stop, finished <-chan struct{}) {
 			cause = s.leadershipOver()
 		}
 	}
-	s.cancelDrain()
 	count, keys := r.runningKeys() // before the cancellation, which ends some at once
 	s.cancel(why, cause)
+	s.wakeDrain()
 	if count > 0 {
 		r.logger.Info("Cancelled running calls", "cause", kube.PrintableError(context.Cause(s.calls), maxText), "running", count, "keys", keys)
 	}
