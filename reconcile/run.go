@@ -342,7 +342,7 @@ func (r *run[K]) count(v *verdict, key K, ended time.Time) {
 	r.mu.Lock()
 	if v.attempt && r.streaks.Fail(key) >= r.MaxAttempts && r.MaxAttempts > 0 {
 		*v = verdict{again: never, parked: true}
-		r.streaks.Retry(key, 0)
+		r.streaks.Park(key)
 		r.parkLocked(key, true)
 	}
 	r.mu.Unlock()
