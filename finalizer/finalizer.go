@@ -100,7 +100,8 @@ func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 const (
 	// wholeCleanup is the step in metrics of a cleanup that is not a Plan.
 	wholeCleanup = "cleanup"
-	// cleanupDelay is the longest delay until the next pass of a cleanup that failed.
+	// cleanupDelay is the longest delay until the next pass of a cleanup that failed, unless its
+	// error is terminal.
 	cleanupDelay = 15 * time.Minute
 )
 
