@@ -50,7 +50,9 @@ const (
 // earlier one has no time. Without package leader, an event counts as of the begin of Run.
 //
 // Handle may be called at any time. The Controller keeps a reference to the informer: for
-// an informer that ends earlier than the Controller, use AddEventHandler. Handle returns an
+// an informer that ends earlier than the Controller, use AddEventHandler. Do not remove the
+// registration: each Run would still call the handler, or wait without a limit if the registration
+// was not synced. For a handler that is removed, use AddEventHandler too. Handle returns an
 // error if an argument is nil, or that of AddEventHandler.
 func (c *Controller[K]) Handle(informer interface {
 	AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error)
