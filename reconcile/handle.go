@@ -105,7 +105,6 @@ func (f *feed[K]) closedLocked() bool { return !f.open && len(f.handled) > 0 }
 // openFeed makes Sources add keys to the queue, and adds what came before. It returns what must
 // be done before the first list of all handlers is in the queue.
 func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
-	now := time.Now()
 	if n := r.Queue.Len(); n > 0 && ctx.Value(calls.Validity{}) != nil && ctx.Value(calls.Fed{}) == nil {
 		r.logger.Info("Keys were in the queue before this term: add event handlers with Handle, and keys with a Source, so that the queue of a replica that does not lead stays empty", "keys", n)
 	}
@@ -118,7 +117,7 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	}
 	f.mu.Unlock()
 
-	w := triggers.Window{From: now}
+	w := triggers.Window{From: time.Now()}
 	if renewal, ok := ctx.Value(calls.LastRenewal{}).(time.Time); ok {
 		w = triggers.Window{After: renewal.Add(-unhandled), Dated: renewal.Add(-unseen), From: renewal}
 	}

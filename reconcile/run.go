@@ -212,9 +212,9 @@ func (r *run[K]) work(stop *stop, s *slot[K]) {
 	for {
 		intake := stop.intake
 		if r.restartable != nil && stop.ended() {
-			intake = stop.draining()
+			intake = stop.drain.Context(stop.ctx)
 			if !r.drains(stop) || r.Queue.Len() == 0 {
-				stop.wakeDrain() // another worker may wait for a key that was taken
+				stop.drain.End() // another worker may wait for a key that was taken
 				return           // a key that comes from a running call is its worker's
 			}
 		}

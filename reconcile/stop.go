@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile/internal/waits"
 )
 
 // ignoredAfter is how long after their context was cancelled calls are logged
@@ -36,9 +36,9 @@ type stop struct {
 	calls       context.Context
 	cancelCalls context.CancelCauseFunc
 
-	mu          sync.Mutex // guards the fields below
-	drain       context.Context
-	cancelDrain context.CancelFunc
+	// drain has the contexts with which workers wait for keys after intake has ended. They
+	// end when a worker finds no ready key, and the workers check again whether there is one.
+	drain waits.Waits
 }
 
 func newStop(ctx context.Context) *stop {
@@ -46,25 +46,7 @@ func newStop(ctx context.Context) *stop {
 	s.lease, _ = ctx.Value(calls.Validity{}).(context.Context)
 	s.intake, s.cancelIntake = context.WithCancelCause(ctx)
 	s.calls, s.cancelCalls = context.WithCancelCause(context.WithoutCancel(ctx))
-	s.drain, s.cancelDrain = context.WithCancel(context.WithoutCancel(ctx))
 	return s
-}
-
-// draining returns the context with which workers wait for keys after intake has ended. It ends at
-// the next wakeDrain. A worker gets it before it checks that there are keys, so it misses no end.
-func (s *stop) draining() context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.drain
-}
-
-// wakeDrain ends the waits of the workers that drain, which then check again whether there are
-// keys.
-func (s *stop) wakeDrain() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cancelDrain()
-	s.drain, s.cancelDrain = context.WithCancel(context.WithoutCancel(s.ctx))
 }
 
 // ended reports whether calls must no longer start. It checks the contexts that intake is
@@ -133,7 +115,7 @@ func (r *run[K]) supervise(s *stop, finished <-chan struct{}) {
 	}
 	count, keys := r.runningKeys() // before the cancellation, which ends some at once
 	s.cancel(why, cause)
-	s.wakeDrain()
+	s.drain.End()
 	if count > 0 {
 		r.logger.Info("Cancelled running calls", "cause", kube.PrintableError(context.Cause(s.calls), maxText), "running", count, "keys", keys)
 	}
