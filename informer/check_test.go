@@ -185,6 +185,7 @@ func TestMetricsAfterRun(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- set.Run(ctx) }()
 			<-set.HasSyncedChecker().Done()
+			time.Sleep(2 * time.Minute) // a bookmark comes each minute
 			if metrics.last().IsZero() || metrics.malformed() != 0 {
 				t.Errorf("while Run runs: %v and %d", metrics.last(), metrics.malformed())
 			}
