@@ -100,7 +100,8 @@ func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 const (
 	// wholeCleanup is the step in metrics of a cleanup that is not a Plan.
 	wholeCleanup = "cleanup"
-	// cleanupDelay is the longest delay until the next pass of a cleanup that failed.
+	// cleanupDelay is the longest delay until the next pass of a cleanup that failed, unless its
+	// error is terminal.
 	cleanupDelay = 15 * time.Minute
 )
 
@@ -118,10 +119,10 @@ func noteBlocked(ctx context.Context, name string, obj metav1.Object, err error)
 	calls.NoteCleanup(ctx, name, steps, obj.GetDeletionTimestamp().Time)
 }
 
-// Add stores the finalizer name on obj. If obj carries it, Add sends no request, or
-// confirms it as [Ensure] does. It returns an error if obj is being deleted, and a Conflict
-// if obj is stale: the live object has another finalizer list, is being deleted, or has
-// another UID. Add does not retry, because a copy that is too old for its finalizers is too
+// Add stores the finalizer name on obj. If obj carries it, Add sends no request, also if obj is
+// being deleted, or confirms it as [Ensure] does. It returns an error if obj is being deleted
+// without it, and a Conflict if obj is stale: the live object has another finalizer list, is being
+// deleted, or has another UID. Add does not retry, because a copy that is too old for its finalizers is too
 // old for the work that follows. It does not modify obj.
 func Add[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, name string) (Held[T], error) {
 	if err := checkGuard(c, obj, name); err != nil {

@@ -292,6 +292,19 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestAddToADeletedObject: an object in deletion that carries the finalizer is guarded by it, without
+// a request. One that does not carry it gets no finalizer any more.
+func TestAddToADeletedObject(t *testing.T) {
+	m := &model{live: object("a", true, name)}
+	if h, err := finalizer.Add(t.Context(), m, m.live.DeepCopy(), name); err != nil || !h.Valid() {
+		t.Errorf("with the finalizer: held %t, error %v, want a valid Held", h.Valid(), err)
+	}
+	m.live = object("a", true, "x/1")
+	if h, err := finalizer.Add(t.Context(), m, m.live.DeepCopy(), name); err == nil || h.Valid() {
+		t.Errorf("without it: held %t, error %v, want an error", h.Valid(), err)
+	}
+}
+
 // TestAddStale proves F3, F4, F6.
 func TestAddStale(t *testing.T) {
 	tests := []struct {

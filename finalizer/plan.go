@@ -116,8 +116,8 @@ type Metrics interface {
 	FinalizerFinished(finalizer string, age time.Duration)
 	// FinalizerObject is called at the end of each pass over an object, which metrics
 	// distinguish by its uid alone. steps has the names of the steps that block it;
-	// without one, the cleanup has ended or the object is gone. again is the delay until
-	// the next pass.
+	// without one, the cleanup has ended or the object is gone. again is the longest delay until
+	// the next pass, if there is one: a terminal error has none.
 	FinalizerObject(finalizer string, uid types.UID, steps []string, age, again time.Duration)
 }
 
@@ -214,7 +214,11 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 			p.Metrics.FinalizerBlocked(held.name, b.Name, age)
 			steps = append(steps, b.Name)
 		}
-		p.Metrics.FinalizerObject(held.name, held.object.GetUID(), steps, age, blocked.After)
+		again := blocked.After
+		if blocked.Err != nil { // the caller may retry by the class of the error
+			again = max(again, cleanupDelay)
+		}
+		p.Metrics.FinalizerObject(held.name, held.object.GetUID(), steps, age, again)
 	}
 	return blocked
 }
@@ -394,8 +398,10 @@ func has[T metav1.Object](steps []Step[T], name string) bool {
 //		return reconcile.Result{RequeueAfter: blocked.After}, blocked.Err
 //	}
 //
-// A hand-written loop passes After to the queue's AddAfter. A reconcile.Loop runs the key again
-// after it also if its function returns the error as it is.
+// A hand-written loop passes After to the queue's AddAfter. If all steps wait, a
+// reconcile.Controller runs the key again after After also if its function returns the error as it
+// is. If a step has failed, the class of Err decides, and of a terminal one no retry comes, also
+// not for the steps that wait: set RequeueAfter as above.
 type BlockedError struct {
 	// Steps has the steps that ran and are not done, at least one, in the order of the
 	// plan.

@@ -325,6 +325,33 @@ func TestPlanMetrics(t *testing.T) {
 	})
 }
 
+// againOf notes the delay until the next pass.
+type againOf struct {
+	observed
+	again time.Duration
+}
+
+func (a *againOf) FinalizerObject(_ string, _ types.UID, _ []string, _, again time.Duration) {
+	a.again = again
+}
+
+// TestPlanMetricsOfAFailure: the next pass of a Plan that waits comes after its delay. The class of
+// the error delays that of a failed one, for 15 minutes at most.
+func TestPlanMetricsOfAFailure(t *testing.T) {
+	m := &model{live: deleted(time.Minute)}
+	var got againOf
+	p := plan{Metrics: &got, Steps: []step{{Name: "a", Run: says(progress{After: 7 * time.Second}, nil)}}}
+	blockedBy(t, pass(t.Context(), p, m, m.live.DeepCopy()))
+	if got.again != 7*time.Second {
+		t.Errorf("a step that waits 7s: the next pass comes after %v", got.again)
+	}
+	p.Steps = append(p.Steps, step{Name: "b", AtOnce: true, Run: says(progress{}, errBoom)})
+	blockedBy(t, pass(t.Context(), p, m, m.live.DeepCopy()))
+	if got.again != 15*time.Minute {
+		t.Errorf("beside a step that failed: the next pass comes after %v, want 15m", got.again)
+	}
+}
+
 // TestPlanMetricsOfGoneObject: metrics hear that an object which is gone does not block.
 func TestPlanMetricsOfGoneObject(t *testing.T) {
 	m := &model{live: deleted(time.Minute)}

@@ -22,7 +22,7 @@ type Metrics interface {
 	InformerWatched(name string, d time.Duration)
 
 	// InformerLast is called once for each informer, when Run begins. last returns the time of
-	// Set.LastEvents, and may be called at any time.
+	// Set.LastEvents, and may be called at any time. When Run ends, it returns the zero Time.
 	InformerLast(name string, last func() time.Time)
 
 	// InformerMutated is called with the number of mutations that Set.Mutated got of the
@@ -31,7 +31,7 @@ type Metrics interface {
 
 	// InformerMalformed is called once for each informer, when Run begins. malformed returns the
 	// number of objects that do not fit the informer's Go type, as far as they are known, and
-	// may be called at any time. An informer of package crd goes on without them. Any other one
+	// may be called at any time. When Run ends, it returns 0. An informer of package crd goes on without them. Any other one
 	// gets nothing more because of the first, which counts from the third failed list.
 	InformerMalformed(name string, malformed func() int)
 }

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -152,6 +154,59 @@ func TestCheck(t *testing.T) {
 		if err := set.Check(); err != nil {
 			t.Errorf("Check = %v after Run", err)
 		}
+	})
+}
+
+// tracked is an informer that a weak pointer finds.
+type tracked struct{ cache.SharedIndexInformer }
+
+// ofOne has the functions that Metrics gets of one informer.
+type ofOne struct {
+	noted
+	last      func() time.Time
+	malformed func() int
+}
+
+func (m *ofOne) InformerLast(_ string, last func() time.Time)     { m.last = last }
+func (m *ofOne) InformerMalformed(_ string, malformed func() int) { m.malformed = malformed }
+
+// The functions that Metrics gets return zero after Run, and do not keep the informer in memory: on
+// a replica that campaigns again, the metrics live longer than the Set.
+func TestMetricsAfterRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		metrics := &ofOne{noted: noted{calls: map[string]int{}}}
+		term := func() weak.Pointer[tracked] {
+			config := &rest.Config{Host: "http://server", Transport: &apiServer{}}
+			config.Wrap(informer.EndSilentWatches(-1))
+			inf := &tracked{informers.NewSharedInformerFactory(kubernetes.NewForConfigOrDie(config), 0).Core().V1().ConfigMaps().Informer()}
+			set := &informer.Set{Metrics: metrics}
+			set.Add("configmaps", inf)
+			ctx, cancel := context.WithCancel(quiet(t))
+			done := make(chan error, 1)
+			go func() { done <- set.Run(ctx) }()
+			<-set.HasSyncedChecker().Done()
+			time.Sleep(2 * time.Minute) // a bookmark comes each minute
+			if metrics.last().IsZero() || metrics.malformed() != 0 {
+				t.Errorf("while Run runs: %v and %d", metrics.last(), metrics.malformed())
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			return weak.Make(inf)
+		}
+		old := term()
+		time.Sleep(time.Hour) // for the timers
+		if !metrics.last().IsZero() || metrics.malformed() != 0 {
+			t.Errorf("after Run: %v and %d, want zero", metrics.last(), metrics.malformed())
+		}
+		for range 3 {
+			runtime.GC()
+		}
+		if old.Value() != nil {
+			t.Error("the functions keep the informer in memory")
+		}
+		runtime.KeepAlive(metrics)
 	})
 }
 

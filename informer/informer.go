@@ -85,6 +85,7 @@ type member struct {
 	settled  atomic.Bool         // its log lines are not needed any more
 	alive    *alive.Informer     // set by begin
 	samples  samples.Samples
+	measured *atomic.Pointer[member] // the member, for Metrics, until the Set stops; nil without Metrics
 
 	mu       sync.Mutex // guards the fields below
 	last     report
@@ -279,10 +280,6 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 	}
 	for _, m := range s.members {
 		m.alive = alive.New(s.observe(m))
-		if !kube.IsNil(s.Metrics) {
-			s.Metrics.InformerMalformed(m.name, m.malformed)
-			s.Metrics.InformerLast(m.name, m.alive.Last)
-		}
 		if m.informer.IsStopped() {
 			return nil, fmt.Errorf("informer: %q was stopped before Run: an informer runs once, create a new one", m.name)
 		}
@@ -310,7 +307,26 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 		}
 	}
 	s.stopped = false
+	if !kube.IsNil(s.Metrics) {
+		for _, m := range s.members {
+			m.measured = &atomic.Pointer[member]{}
+			m.measured.Store(m)
+			s.Metrics.InformerMalformed(m.name, measure(m.measured, (*member).malformed))
+			s.Metrics.InformerLast(m.name, measure(m.measured, func(m *member) time.Time { return m.alive.Last() }))
+		}
+	}
 	return s.members, nil
+}
+
+// measure returns a function for Metrics, which can outlive Run. When of is empty, it returns zero,
+// and does not keep the informer in memory.
+func measure[T any](of *atomic.Pointer[member], get func(*member) T) func() T {
+	return func() (zero T) {
+		if m := of.Load(); m != nil {
+			return get(m)
+		}
+		return zero
+	}
 }
 
 // begins makes Timeout begin, and failures count.
@@ -339,6 +355,11 @@ func (s *Set) isEarly(ctx context.Context) bool {
 func (s *Set) await(members []*member) error {
 	s.mu.Lock()
 	s.stopped = true
+	for _, m := range s.members {
+		if m.measured != nil {
+			m.measured.Store(nil)
+		}
+	}
 	s.mu.Unlock()
 	patience := cmp.Or(s.StopTimeout, 5*time.Second)
 	timer := time.NewTimer(patience)

@@ -1,6 +1,11 @@
 package metrics
 
-import "time"
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // maxCombinations bounds the series of the conditions of a resource. A fleet.Tracker has fewer.
 const maxCombinations = 600
@@ -10,17 +15,18 @@ type fleet struct {
 	conditions func(yield func(condition, status, reason string, objects int))
 	notReady   func() (objects int, oldest time.Time)
 	labels     *names
+	replaces   *sync.Once // removes the series of earlier functions
 }
 
 // FleetObjects sets the functions for controller_object_conditions, controller_not_ready_objects and
 // controller_not_ready_oldest_seconds of a resource. Each collection of the metrics calls them, so they must be
-// safe for concurrent use. Later functions of the same resource replace them. A fleet.Tracker calls
-// FleetObjects.
+// safe for concurrent use. Later functions of the same resource replace them, and the series of the
+// earlier ones are removed. A fleet.Tracker calls FleetObjects.
 func (m *Metrics) FleetObjects(resource string, conditions func(yield func(condition, status, reason string, objects int)), notReady func() (objects int, oldest time.Time)) {
 	if m == nil || conditions == nil || notReady == nil {
 		return
 	}
-	m.fleets.Store(m.resources.label(resource), fleet{conditions, notReady, &names{limit: maxCombinations}})
+	m.fleets.Store(m.resources.label(resource), fleet{conditions, notReady, &names{limit: maxCombinations}, &sync.Once{}})
 }
 
 // FleetPaused sets the function that returns the number of paused objects of a resource, for
@@ -41,6 +47,7 @@ func (m *Metrics) measureFleets(now time.Time) {
 	}
 	for resource, f := range m.fleets.Range {
 		resource, f := resource.(string), f.(fleet)
+		f.replaces.Do(func() { m.conditions.DeletePartialMatch(prometheus.Labels{"resource": resource}) })
 		var others int
 		f.conditions(func(condition, status, reason string, objects int) {
 			condition, status, reason = value(condition), value(status), value(reason)

@@ -105,3 +105,29 @@ func TestFleetBounds(t *testing.T) {
 		t.Error("the rest is not counted as other")
 	}
 }
+
+// TestFleetReplaced: later functions of a resource replace the earlier ones and their series, so that
+// the series stay bounded also if they are replaced often.
+//
+// Proves M1.
+func TestFleetReplaced(t *testing.T) {
+	m, reg := newMetrics(t)
+	for _, resource := range []string{"sites", "shops"} {
+		for i := range 10 {
+			m.FleetObjects(resource, func(yield func(condition, status, reason string, objects int)) {
+				for j := range 100 {
+					yield("Ready", "False", fmt.Sprint("Reason", i, "of", j), 1)
+				}
+			}, func() (int, time.Time) { return 0, time.Time{} })
+			for range 2 {
+				want := 100
+				if resource == "shops" {
+					want = 200
+				}
+				if n, err := testutil.GatherAndCount(reg, "controller_object_conditions"); err != nil || n != want {
+					t.Errorf("%s, functions %d: %d series, %v, want %d", resource, i, n, err, want)
+				}
+			}
+		}
+	}
+}

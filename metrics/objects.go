@@ -12,6 +12,9 @@ const (
 	// If a user removes the finalizer by hand, no further pass reports the object. It is
 	// forgotten after twice the delay until its next pass, and this.
 	objectGrace = 10 * time.Minute
+	// No further pass comes after a terminal error either. ControllerFinalizerStuck needs the
+	// object for an hour and a quarter.
+	leastKept = 2 * time.Hour
 )
 
 // objects has the objects that finalizers block.
@@ -36,8 +39,9 @@ type blocked struct {
 // FinalizerObject sets the steps that block the finalizer of the object, which has been in
 // deletion for age. A finalizer.Plan calls it. Without steps, the object is not blocked any
 // more. again is the delay until the next call for the object: without one, the object is
-// forgotten after twice that time and ten minutes. At most 10,000 objects are counted in all,
-// and further ones are ignored.
+// forgotten after twice that time and ten minutes, but not within two hours. When the Run of the
+// last running controller ends, all objects are forgotten, because another replica may go on. At
+// most 10,000 objects are counted in all, and further ones are ignored.
 func (m *Metrics) FinalizerObject(finalizer string, uid types.UID, steps []string, age, again time.Duration) {
 	if m == nil {
 		return
@@ -53,13 +57,21 @@ func (m *Metrics) FinalizerObject(finalizer string, uid types.UID, steps []strin
 	if o.known == nil {
 		o.known, o.steps = map[object]blocked{}, map[step]struct{}{}
 	}
-	b := blocked{since: now.Add(-age), until: now.Add(objectGrace + 2*min(max(0, again), 365*24*time.Hour))}
+	b := blocked{since: now.Add(-age), until: now.Add(max(leastKept, objectGrace+2*min(again, 365*24*time.Hour)))}
 	for _, name := range steps {
 		f, n := m.part(finalizer, name)
 		b.steps = append(b.steps, step{f, n})
 		o.steps[step{f, n}] = struct{}{}
 	}
 	o.known[key] = b
+}
+
+// forgetObjects forgets all objects.
+func (m *Metrics) forgetObjects() {
+	o := &m.objects
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	clear(o.known)
 }
 
 // countObjects sets the gauges of the blocked objects, before they are collected.

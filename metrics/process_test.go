@@ -203,6 +203,36 @@ controller_finalizer_blocked_oldest_seconds{finalizer="f",step="drain"} %d
 	})
 }
 
+// TestObjectsWithoutAPass: after a terminal error no pass comes, and ControllerFinalizerStuck sees
+// the object for more than an hour and a quarter. A replica that runs no controller any more
+// forgets it, because a new leader may finish the cleanup.
+func TestObjectsWithoutAPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, reg := newMetrics(t)
+		want := func(when string, seconds int) {
+			t.Helper()
+			if err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`# HELP controller_finalizer_blocked_oldest_seconds Time in seconds since the earliest deletion request of the objects that the step blocks now, 0 if there are none.
+# TYPE controller_finalizer_blocked_oldest_seconds gauge
+controller_finalizer_blocked_oldest_seconds{finalizer="f",step="cleanup"} %d
+`, seconds)), "controller_finalizer_blocked_oldest_seconds"); err != nil {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+		m.ReconcileWorkers("sites", 2)
+		m.ReconcileWorkers("shops", 2)
+		m.FinalizerObject("f", "a", []string{"cleanup"}, 0, 15*time.Minute)
+		time.Sleep(2 * time.Hour)
+		want("after two hours", 7200)
+		time.Sleep(time.Second)
+		want("later", 0)
+		m.FinalizerObject("f", "a", []string{"cleanup"}, time.Minute, time.Second)
+		m.ReconcileWorkers("shops", 0)
+		want("while a controller runs", 60)
+		m.ReconcileWorkers("sites", 0)
+		want("after the end of all controllers", 0)
+	})
+}
+
 // TestObjectsAreBounded proves M1: a million objects, of which each could have series.
 func TestObjectsAreBounded(t *testing.T) {
 	m, reg := newMetrics(t)

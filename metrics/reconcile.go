@@ -130,7 +130,7 @@ func (r *reconciles) Collect(ch chan<- prometheus.Metric) {
 
 // ReconcileWorkers sets the number of workers of the controller. Run calls it when it
 // starts, which also creates the series of each result with the value 0, so that rates
-// include the first error, and with 0 workers when it ends.
+// include the first error, and with 0 workers when it ends. See also FinalizerObject.
 func (m *Metrics) ReconcileWorkers(controller string, workers int) {
 	if m == nil {
 		return
@@ -138,6 +138,12 @@ func (m *Metrics) ReconcileWorkers(controller string, workers int) {
 	c := m.controller(controller)
 	c.workers.Set(float64(workers))
 	c.running.Store(workers > 0)
+	for _, other := range m.controllers.Load().all {
+		if other.running.Load() {
+			return
+		}
+	}
+	m.forgetObjects()
 }
 
 // ReconcileObjects sets the function that returns the number of objects that the controller

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -51,12 +53,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // WrappedRoundTripper returns next, which client-go needs for exec and port-forward.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// CloseIdleConnections calls the method of next, for http.Client.CloseIdleConnections.
-func (t *transport) CloseIdleConnections() {
-	if c, ok := t.next.(interface{ CloseIdleConnections() }); ok {
-		c.CloseIdleConnections()
-	}
-}
+// CloseIdleConnections calls the method of the first transport below that has it, for
+// http.Client.CloseIdleConnections. That of client-go's TLS transport is below wrappers without it.
+func (t *transport) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.next) }
 
 // host returns the label of the server. It removes a user and password, which URL.Host
 // has only if the caller put them there.

@@ -103,6 +103,12 @@ func TestTransportOfNil(t *testing.T) {
 	}
 }
 
+// wrapper has no method CloseIdleConnections, as client-go's transport for TLS.
+type wrapper struct{ next http.RoundTripper }
+
+func (w wrapper) RoundTrip(req *http.Request) (*http.Response, error) { return w.next.RoundTrip(req) }
+func (w wrapper) WrappedRoundTripper() http.RoundTripper              { return w.next }
+
 // TestIdleConnectionsCanBeClosed: http.Client looks for the method on its
 // transport only.
 func TestIdleConnectionsCanBeClosed(t *testing.T) {
@@ -112,6 +118,11 @@ func TestIdleConnectionsCanBeClosed(t *testing.T) {
 	client.CloseIdleConnections()
 	if base.closed != 1 {
 		t.Errorf("the transport below was told %d times to close idle connections, want once", base.closed)
+	}
+	client = &http.Client{Transport: m.Transport(wrapper{base})}
+	client.CloseIdleConnections()
+	if base.closed != 2 {
+		t.Errorf("below a wrapper, as of client-go, the transport was told %d times, want twice", base.closed)
 	}
 	client = &http.Client{Transport: m.Transport(status(200))} // has no such method
 	client.CloseIdleConnections()

@@ -79,7 +79,16 @@ func (m *model) done(key string) {
 	}
 	was := *k
 	*k = modelKey{key: key, priority: was.priority}
-	if was.forgot || !was.keeps || was.asks && was.asked > was.priority {
+	gives := was.priority // of the adds without a priority
+	if was.forgot {
+		gives = 0
+	}
+	switch {
+	case was.asks && was.keeps:
+		k.priority = max(gives, was.asked)
+	case was.keeps:
+		k.priority = gives
+	default:
 		k.priority = was.asked
 	}
 	if was.wants {

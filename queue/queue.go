@@ -376,8 +376,10 @@ func (q *Queue[K]) Done(key K) {
 // adds since Get gave.
 func (e *entry) settle() {
 	switch {
-	case e.forgot || !e.keeps:
+	case !e.keeps:
 		e.priority = e.asked
+	case e.forgot:
+		e.priority = max(0, e.asked) // asked is 0 if no add gave one
 	case e.asks:
 		e.priority = max(e.priority, e.asked)
 	}

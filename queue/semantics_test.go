@@ -338,6 +338,20 @@ func TestSemantics(t *testing.T) {
 			q.takeAt("a", 0)
 			q.Done("a")
 		}},
+		{"after Forget an add without a priority gives 0 beside one of less", func(q tester) {
+			q.AddWith(controllerkit.AddOptions{Priority: 7}, "a")
+			q.takeAt("a", 7)
+			q.AddWith(controllerkit.AddOptions{Priority: -100}, "a")
+			q.AddAfter("a", 0)
+			q.Forget("a")
+			q.Done("a")
+			q.takeAt("a", 0)
+			q.AddWith(controllerkit.AddOptions{Priority: -100}, "a")
+			q.Forget("a")
+			q.Done("a")
+			q.takeAt("a", -100)
+			q.Done("a")
+		}},
 		{"Forget does not end what was asked for since Get", func(q tester) {
 			q.AddWith(with(7), "a")
 			q.take("a")

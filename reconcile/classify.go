@@ -172,10 +172,10 @@ func classifyPart(err error) class {
 		return terminal
 	case errors.As(err, &outdated) && outdated.Stale():
 		return stale
-	case delayed:
-		return serverDelay
 	case errors.Is(err, ErrRejected), errors.As(err, &refused) && refused.Rejected():
 		return rejected
+	case delayed:
+		return serverDelay
 	case apierrors.IsConflict(kube.AsConflict(err)) && !apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
 		// A conflict of server-side apply is not a race: it lasts until another manager
 		// gives up the field.

@@ -86,6 +86,30 @@ func TestDrainReadyLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestDrainReadyOfARunningKey: a key that was added while it runs becomes ready when its call ends,
+// and is drained, although another worker found no ready key before.
+//
+// Proves R4.
+func TestDrainReadyOfARunningKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue("a")
+		rec := &recorder{fn: func(context.Context, string) (reconcile.Result, error) {
+			time.Sleep(time.Second)
+			return reconcile.Result{}, nil
+		}}
+		r := start(t, t.Context(), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, DrainReady: true, Workers: 3})
+		q.Add("a")
+		began := time.Now()
+		r.stop()
+		if diff := cmp.Diff([]string{"a", "a"}, rec.got()); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+		if got := time.Since(began); got != 2*time.Second {
+			t.Errorf("Run returned after %v, want 2s", got)
+		}
+	})
+}
+
 // TestDrainReadyEnds: GracePeriod bounds it, and the loss of leadership ends it at once;
 // what is still ready then is left.
 //

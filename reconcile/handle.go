@@ -43,13 +43,16 @@ const (
 // latest 4096 keys of deletions, and as many of other kinds. With the context of package leader,
 // Run adds the kept keys whose last event came less than 20 minutes before the former leader's
 // last renewal of the Lease that this replica saw, or later, because that leader may not have
-// acted on them. Otherwise Run adds all.
+// acted on them. Otherwise Run adds all. Of a first list it adds all kept keys without a later
+// deletion, however old: a handler that Handle has not added gets its list only once.
 //
 // For Metrics an event of the last minute before that renewal counts as of the renewal, and an
 // earlier one has no time. Without package leader, an event counts as of the begin of Run.
 //
 // Handle may be called at any time. The Controller keeps a reference to the informer: for
-// an informer that ends earlier than the Controller, use AddEventHandler. Handle returns an
+// an informer that ends earlier than the Controller, use AddEventHandler. Do not remove the
+// registration: each Run would still call the handler, or wait without a limit if the registration
+// was not synced. For a handler that is removed, use AddEventHandler too. Handle returns an
 // error if an argument is nil, or that of AddEventHandler.
 func (c *Controller[K]) Handle(informer interface {
 	AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error)
@@ -102,7 +105,6 @@ func (f *feed[K]) closedLocked() bool { return !f.open && len(f.handled) > 0 }
 // openFeed makes Sources add keys to the queue, and adds what came before. It returns what must
 // be done before the first list of all handlers is in the queue.
 func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
-	now := time.Now()
 	if n := r.Queue.Len(); n > 0 && ctx.Value(calls.Validity{}) != nil && ctx.Value(calls.Fed{}) == nil {
 		r.logger.Info("Keys were in the queue before this term: add event handlers with Handle, and keys with a Source, so that the queue of a replica that does not lead stays empty", "keys", n)
 	}
@@ -115,7 +117,7 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	}
 	f.mu.Unlock()
 
-	w := triggers.Window{From: now}
+	w := triggers.Window{From: time.Now()}
 	if renewal, ok := ctx.Value(calls.LastRenewal{}).(time.Time); ok {
 		w = triggers.Window{After: renewal.Add(-unhandled), Dated: renewal.Add(-unseen), From: renewal}
 	}
@@ -123,10 +125,12 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	if lost {
 		r.logger.Info("Deletions before this Run were too many to keep: the keys of the earliest do not run", "kept", len(kept))
 	}
-	for _, of := range []*triggers.Kept[K]{&f.left, &f.listed, &f.changed} {
+	for _, of := range []*triggers.Kept[K]{&f.left, &f.changed} {
 		keys, _ := r.triggers.Deliver(of, w)
 		kept = append(kept, keys...)
 	}
+	listed, _ := r.triggers.Deliver(&f.listed, triggers.Window{}) // at any age: see Handle
+	kept = append(kept, listed...)
 	// After the objects of the stores: the keys of old deletions can be many.
 	defer func() {
 		if len(kept) > 0 {

@@ -401,6 +401,38 @@ func TestHandleBeside(t *testing.T) {
 	})
 }
 
+// TestHandleBesideList: the first list of a handler beside those of Handle comes to a standby once,
+// so the next Run has its keys whenever it came.
+//
+// Proves R7.
+func TestHandleBesideList(t *testing.T) {
+	for _, ago := range []time.Duration{time.Minute, 3 * time.Hour} {
+		t.Run(ago.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o, other := newObjects(t, "a"), newObjects(t, "x", "y")
+				defer o.stop()
+				defer other.stop()
+				m, r := &counts{}, &recorder{}
+				c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Reconcile: r.reconcile, Metrics: m}
+				o.handle(c)
+				time.Sleep(time.Hour)
+				_, err := other.informer.AddEventHandler(enqueue.Handler(c.Source("others"), func(m *corev1.ConfigMap) []string { return []string{m.Name} }))
+				o.check(err)
+				synctest.Wait()
+				time.Sleep(ago)
+				running := start(t, takeover(t, time.Now()), c)
+				if got := slices.Sorted(slices.Values(r.got())); !slices.Equal(got, []string{"a", "x", "y"}) {
+					t.Errorf("the new leader ran %q, want a, x and y", got)
+				}
+				if len(m.latencies) > 0 {
+					t.Errorf("latencies %v of objects of lists", m.latencies)
+				}
+				running.stop()
+			})
+		})
+	}
+}
+
 // TestHandleKinds: a Source of a standby keeps no key of an event that reports no change.
 func TestHandleKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -104,6 +104,30 @@ func TestFailing(t *testing.T) {
 	})
 }
 
+// TestLatencyOfAParkedKey: parking settles the events of a key, so that the time for which it was
+// parked is no latency.
+func TestLatencyOfAParkedKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := &counts{}, errPlain
+		c := &controller{Name: "x", Queue: newTestQueue(), Metrics: m, MaxAttempts: 2, Reconcile: func(context.Context, string) (reconcile.Result, error) {
+			return reconcile.Result{}, err
+		}}
+		r := start(t, t.Context(), c)
+		c.Source("pods").Add("a")
+		time.Sleep(9 * time.Hour)
+		if diff := cmp.Diff([]string{"0 waiting, 1 parked"}, m.keyCounts()); diff != "" {
+			t.Errorf("after two failures (-want +got):\n%s", diff)
+		}
+		err = nil
+		c.Source("pods").Add("a")
+		synctest.Wait()
+		r.stop()
+		if diff := cmp.Diff([]time.Duration{0}, m.latencies); diff != "" {
+			t.Errorf("latencies (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // TestFailingKeepsItsCount: a call that the end of Run cancels does not change the number.
 func TestFailingKeepsItsCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

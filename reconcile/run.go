@@ -136,7 +136,6 @@ func (r *run[K]) run(ctx context.Context) error {
 	defer r.explored(ctx)()
 	stop := newStop(ctx)
 	defer stop.cancelIntake(nil)
-	defer stop.cancelDrain()
 	defer stop.cancelCalls(nil)
 
 	r.echoes.Clear()
@@ -213,15 +212,15 @@ func (r *run[K]) work(stop *stop, s *slot[K]) {
 	for {
 		intake := stop.intake
 		if r.restartable != nil && stop.ended() {
+			intake = stop.drain.Context(stop.ctx)
 			if !r.drains(stop) || r.Queue.Len() == 0 {
-				stop.cancelDrain() // no ready key is left for the other workers
-				return
+				stop.drain.End() // another worker may wait for a key that was taken
+				return           // a key that comes from a running call is its worker's
 			}
-			intake = stop.drain
 		}
 		key, priority, ok := r.get(intake)
 		switch {
-		case !ok && r.restartable != nil && intake == stop.intake && stop.ended():
+		case !ok && r.restartable != nil && intake.Err() != nil:
 			// The queue can still have ready keys.
 		case !ok:
 			return
@@ -343,7 +342,7 @@ func (r *run[K]) count(v *verdict, key K, ended time.Time) {
 	r.mu.Lock()
 	if v.attempt && r.streaks.Fail(key) >= r.MaxAttempts && r.MaxAttempts > 0 {
 		*v = verdict{again: never, parked: true}
-		r.streaks.Retry(key, 0)
+		r.streaks.Park(key)
 		r.parkLocked(key, true)
 	}
 	r.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile/internal/waits"
 )
 
 // ignoredAfter is how long after their context was cancelled calls are logged
@@ -31,21 +32,19 @@ type stop struct {
 	intake       context.Context
 	cancelIntake context.CancelCauseFunc
 
-	// drain ends when the ready keys are drained, or are not to be. Workers wait for keys
-	// with it after intake has ended.
-	drain       context.Context
-	cancelDrain context.CancelFunc
-
 	// calls carries the values of ctx but not its end. Every call derives from it.
 	calls       context.Context
 	cancelCalls context.CancelCauseFunc
+
+	// drain has the contexts with which workers wait for keys after intake has ended. They
+	// end when a worker finds no ready key, and the workers check again whether there is one.
+	drain waits.Waits
 }
 
 func newStop(ctx context.Context) *stop {
 	s := &stop{ctx: ctx}
 	s.lease, _ = ctx.Value(calls.Validity{}).(context.Context)
 	s.intake, s.cancelIntake = context.WithCancelCause(ctx)
-	s.drain, s.cancelDrain = context.WithCancel(context.WithoutCancel(ctx))
 	s.calls, s.cancelCalls = context.WithCancelCause(context.WithoutCancel(ctx))
 	return s
 }
@@ -114,9 +113,9 @@ func (r *run[K]) supervise(s *stop, finished <-chan struct{}) {
 			cause = s.leadershipOver()
 		}
 	}
-	s.cancelDrain()
 	count, keys := r.runningKeys() // before the cancellation, which ends some at once
 	s.cancel(why, cause)
+	s.drain.End()
 	if count > 0 {
 		r.logger.Info("Cancelled running calls", "cause", kube.PrintableError(context.Cause(s.calls), maxText), "running", count, "keys", keys)
 	}

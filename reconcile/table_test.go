@@ -390,6 +390,8 @@ func TestClasses(t *testing.T) {
 		{"already exists", apierrors.NewAlreadyExists(configMaps, "a"), "rejected"},
 		{"a failed test of a JSON patch", apierrors.NewGenericServerResponse(422, "PATCH", schema.GroupResource{}, "", "", 0, false), "conflict"},
 		{"API error marked rejected", fmt.Errorf("%w: %w", reconcile.ErrRejected, errConflict), "rejected"},
+		{"API error with a delay marked rejected", fmt.Errorf("%w: %w", reconcile.ErrRejected, errDelay), "rejected"},
+		{"conflict with a delay marked rejected", rejectedError{apierrors.NewGenerateNameConflict(configMaps, "a", 1)}, "rejected"},
 		{"terminal before rejected", fmt.Errorf("%w: %w", reconcile.ErrRejected, reconcile.ErrTerminal), "terminal"},
 		{"Stale is false", errStaleNot, "error"},
 		{"wrapped stale", wrapped(errStale), "stale"},

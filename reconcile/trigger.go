@@ -113,6 +113,7 @@ func (s *Source[K]) keep(kind string, keys ...K) {
 	case calls.List:
 		s.c.triggers.Keep(&s.c.feed.listed, trigger(s.name, kind), keys...)
 	case calls.Delete:
+		s.c.feed.listed.Forget(keys...)
 		s.c.triggers.Keep(&s.c.feed.gone, trigger(s.name, kind), keys...)
 	default:
 		s.c.triggers.Keep(&s.c.feed.changed, trigger(s.name, kind), keys...)

@@ -215,8 +215,9 @@ func bearer(r *http.Request) (token string, ok bool) {
 // canonical reports whether no router interprets the path as another one.
 func canonical(r *http.Request) bool {
 	p := r.URL.Path
+	clean := path.Clean(p)
 	return strings.HasPrefix(p, "/") && len(p) <= maxPath && len(r.Method) <= maxMethod && r.URL.RawPath == "" &&
-		(p == "/" || path.Clean(p) == strings.TrimSuffix(p, "/"))
+		(p == clean || clean != "/" && p == clean+"/")
 }
 
 // withoutToken returns a copy of r for the handler.

@@ -67,6 +67,8 @@ func TestRequests(t *testing.T) {
 		{"one dot", "GET /./metrics", auth, 400},
 		{"two slashes", "GET //debug", auth, 400},
 		{"two slashes at the end", "GET /metrics//", auth, 400},
+		{"two slashes alone", "GET //", auth, 400},
+		{"the root", "GET /", auth, 403},
 		{"encoded dots", "GET /metrics/%2e%2e/debug", auth, 400},
 		{"encoded slash", "GET /metrics%2f..%2fdebug", auth, 400},
 		{"encoded letter", "GET /%6detrics", auth, 400},

@@ -32,7 +32,8 @@ type Config struct {
 	// not loopback. A request whose Host is not loopback then gets 403.
 	Guard *Guard
 
-	// Open are paths whose GET and HEAD need no token, such as /readyz. nil means none.
+	// Open are paths whose GET and HEAD need no token, such as /readyz. Without a Guard, no path
+	// needs one. nil means none.
 	Open []string
 
 	// KeyPair makes the server use TLS. nil means plain HTTP, and is an error if Addr is
@@ -85,7 +86,7 @@ func New(config Config) (*http.Server, error) {
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     log.New(errorLog{flowcontrol.NewTokenBucketPassiveRateLimiter(1, 10)}, "", 0),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if open[r.URL.Path] && canonical(r) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+			if config.Guard != nil && open[r.URL.Path] && canonical(r) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 				config.Handler.ServeHTTP(w, withoutToken(r))
 				return
 			}

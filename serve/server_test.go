@@ -89,7 +89,7 @@ func exchange(t *testing.T, p *testpipe.Listener, request string) int {
 func TestHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		token := "none"
-		server, err := serve.New(serve.Config{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { token = r.Header.Get("Authorization") })})
+		server, err := serve.New(serve.Config{Open: []string{"/readyz"}, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { token = r.Header.Get("Authorization") })})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,10 @@ func TestHosts(t *testing.T) {
 			"GET / HTTP/1.1\r\nHost: 127.0.0.1.evil.invalid":                403,
 			"GET http://evil.invalid/ HTTP/1.1\r\nHost: localhost":          403,
 			"GET / HTTP/1.0": 403,
-			"GET //debug HTTP/1.1\r\nHost: localhost": 400,
+			"GET /readyz HTTP/1.1\r\nHost: localhost":    200,
+			"GET /readyz HTTP/1.1\r\nHost: evil.invalid": 403,
+			"GET //debug HTTP/1.1\r\nHost: localhost":    400,
+			"GET // HTTP/1.1\r\nHost: localhost":         400,
 		} {
 			if got := exchange(t, p, request+"\r\n\r\n"); got != want {
 				t.Errorf("%q gives %d, want %d", request, got, want)

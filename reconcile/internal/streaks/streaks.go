@@ -81,7 +81,14 @@ func (k Keys[K]) Fail(key K) int {
 	return s.Failures
 }
 
-// Retry sets the deadline of a key, 0 for none.
+// Park settles the events of a key that is not retried, and removes its deadline.
+func (k Keys[K]) Park(key K) {
+	s := k[key]
+	s.Deadline, s.Event = 0, 0
+	k[key] = s
+}
+
+// Retry sets the deadline of a key.
 func (k Keys[K]) Retry(key K, deadline time.Duration) {
 	s := k[key]
 	s.Deadline = deadline

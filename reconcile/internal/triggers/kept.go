@@ -21,18 +21,19 @@ type Kept[K comparable] struct {
 // kept is the reason of a key. Its Event is the first one.
 type kept struct {
 	Reason
-	last time.Duration
+	last time.Duration // when the last event came, also one that is Undated
 }
 
 // Keep remembers an event of the keys in k.
 func (m *Memory[K]) Keep(k *Kept[K], what Trigger, keys ...K) {
 	m.mu.Lock()
 	why := m.reasonLocked(what)
+	now := time.Since(m.began)
 	m.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range keys {
-		k.putLocked(key, kept{why, why.Event})
+		k.putLocked(key, kept{why, now})
 	}
 }
 
@@ -50,6 +51,16 @@ func (m *Memory[K]) KeepTaken(k *Kept[K], keys ...K) {
 		k.mu.Lock()
 		k.addLocked(key, kept{why, now})
 		k.mu.Unlock()
+	}
+}
+
+// Forget forgets the keys.
+func (k *Kept[K]) Forget(keys ...K) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, key := range keys {
+		delete(k.young, key)
+		delete(k.old, key)
 	}
 }
 

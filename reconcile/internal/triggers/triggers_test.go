@@ -160,3 +160,23 @@ func TestFirstKeyWithoutSpace(t *testing.T) {
 		t.Errorf("%d keys are awaited by the next Run, want %d", got, want)
 	}
 }
+
+// TestKeptList: an object of a first list has no time for the latency, but its key is kept as long
+// as that of another event of the same moment.
+func TestKeptList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var events Memory[string]
+		var kept Kept[string]
+		list := Trigger{Source: "pods", Kind: "list", Undated: true}
+		events.Keep(&kept, list, "early")
+		time.Sleep(time.Hour)
+		events.Keep(&kept, list, "late")
+		keys, _ := events.Deliver(&kept, Window{After: time.Now().Add(-time.Minute)})
+		if !slices.Equal(keys, []string{"late"}) {
+			t.Errorf("the keys of the last minute are %q, want late", keys)
+		}
+		if why := events.Take("late"); why.Event != 0 || why.Mask == 0 {
+			t.Errorf("a key of a list has the reason %+v, want one without an event", why)
+		}
+	})
+}

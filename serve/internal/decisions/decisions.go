@@ -83,7 +83,8 @@ func New() *Cache {
 // request is under review, Decide waits for its code until ctx is done. Otherwise it calls
 // review, which returns 200, 503 after a failure, or another code after a rejection. After a
 // failure, the code is 200 if the request was allowed in the last keepUnreviewed. If too many
-// reviews run or have run lately, also reviews of addr, the code is 429.
+// reviews run or have run lately, also reviews of addr, the code is 200 for such a request too, and
+// 429 for others.
 func (c *Cache) Decide(ctx context.Context, addr netip.Addr, review func() int, parts ...string) (code int) {
 	k := c.key(parts)
 	c.mu.Lock()
@@ -111,6 +112,9 @@ func (c *Cache) Decide(ctx context.Context, addr netip.Addr, review func() int, 
 	}
 	if !c.admitLocked(known != nil, addr) {
 		c.mu.Unlock()
+		if known != nil && now.Before(known.reviewed.Add(keepUnreviewed)) {
+			return http.StatusOK // the API server is too slow to review it
+		}
 		return http.StatusTooManyRequests
 	}
 	own := &call{done: make(chan struct{}), code: http.StatusServiceUnavailable, known: known}
