@@ -20,6 +20,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/guard"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
+	"github.com/controllerkit/controllerkit/operator/internal/optional"
 	"github.com/controllerkit/controllerkit/operator/internal/rights"
 	"github.com/controllerkit/controllerkit/operator/internal/single"
 )
@@ -232,17 +233,17 @@ func (r *Reader[T]) ByIndex(ctx context.Context, index, value string) (all []T, 
 }
 
 // Served reports whether the API server serves the resource. It is for an optional one, see [Reading]. The
-// result is remembered like a read. err is the error of a read with the same context.
+// result is remembered like a read. Before it is known, err is a [crd.ErrNotServed]. Otherwise err is that of a
+// read with the same context, and nil if the resource is known not to be served.
 func (r *Reader[T]) Served(ctx context.Context) (served bool, err error) {
-	if _, err := r.begin(ctx, ""); err != nil {
-		return false, err
+	call, err := r.begin(ctx, "")
+	if err == nil {
+		err = r.reads.Err(ctx)
 	}
-	switch err := r.reads.Err(ctx); {
-	case errors.Is(err, crd.ErrNotServed):
+	if errors.Is(err, crd.ErrNotServed) && !errors.Is(err, optional.ErrUnknown) {
 		return false, nil
-	default:
-		return err == nil, err
 	}
+	return err == nil, call.read(err)
 }
 
 // begin returns the call of ctx if it is one of Kind, and an error if it must not read.
