@@ -17,7 +17,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit"
-	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/fields"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -90,7 +89,7 @@ func Report(before, after any, c Call) error {
 		if decided {
 			set = append(set, derived)
 		}
-		if blocked, ok := errors.AsType[*finalizer.BlockedError](c.Err); ok && c.Deleting {
+		if blocked, _ := Blocked(c.Err); blocked != nil && c.Deleting {
 			set = append(set, blocked.Condition(c.Generation))
 		}
 		if err := status.Set(list, c.Generation, set...); err != nil {
@@ -134,7 +133,7 @@ func (c *Call) ready() (ready metav1.Condition, decided bool) {
 	case errors.As(c.Err, &unsent) && unsent.NotSent(), errors.As(c.Err, &lost) && lost.LeadershipLost():
 		return ready, false
 	}
-	if blocked, ok := errors.AsType[*finalizer.BlockedError](c.Err); ok && c.Deleting {
+	if blocked, alone := Blocked(c.Err); alone && c.Deleting {
 		return status.False(Ready, "Terminating", kube.Printable(blocked.Error(), maxText)), true
 	}
 	if kube.Waits(c.Err) > 0 {
