@@ -50,17 +50,6 @@ type Reading[T controllerkit.Object] struct {
 	Names []string
 }
 
-func (r Reading[T]) mode() objects.Mode {
-	switch {
-	case r.Optional:
-		return objects.Optional
-	case r.Single:
-		return objects.Single
-	default:
-		return objects.Required
-	}
-}
-
 // check returns an error if the settings exclude each other.
 func (r Reading[T]) check(resource schema.GroupResource) error {
 	switch {
@@ -86,7 +75,7 @@ func (r Reading[T]) check(resource schema.GroupResource) error {
 // [Children]. The rights to list and watch the objects are declared. An error of the registration is
 // returned by Run.
 func Reads[T controllerkit.Object](c *Controller, resource schema.GroupVersionResource, reading Reading[T]) *Reader[T] {
-	r, err := objects.Of[T](&c.op.objects, c.op.Config, c.op.options.Namespace, resource, reading.mode())
+	r, err := objects.Of[T](&c.op.objects, c.op.Config, c.op.options.Namespace, resource, objects.ModeOf(reading.Optional, reading.Single))
 	if err == nil {
 		err = reading.check(r.Name)
 	}
@@ -226,10 +215,12 @@ func (r *Reader[T]) ByIndex(ctx context.Context, index, value string) (all []T, 
 	if err == nil {
 		all, err = r.reads.ByIndex(ctx, index, value)
 	}
-	return r.overlay(call, all, func(obj T) bool {
-		values := r.indexes[index]
-		return values != nil && slices.Contains(values(obj), value)
-	}), call.read(err)
+	all = r.overlay(call, all, func(obj T) bool {
+		has, failed := objects.HasValue(r.indexes[index], obj, value)
+		err = errors.Join(err, failed)
+		return has
+	})
+	return all, call.read(err)
 }
 
 // Served reports whether the API server serves the resource. It is for an optional one, see [Reading]. The
