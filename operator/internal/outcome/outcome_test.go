@@ -141,6 +141,46 @@ func TestReportOwn(t *testing.T) {
 	}
 }
 
+// pointers has a status whose fields are pointers and types of their own.
+type pointers struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Status            struct {
+		ObservedGeneration     *int64     `json:"observedGeneration,omitempty"`
+		LastHandledReconcileAt *string    `json:"lastHandledReconcileAt,omitempty"`
+		Conditions             conditions `json:"conditions,omitempty"`
+	} `json:"status"`
+}
+
+type conditions []metav1.Condition
+
+// TestReportPointers: pointers are set to new values, unless the function has set them, and a list of a type of its own has Ready.
+func TestReportPointers(t *testing.T) {
+	before, after := &pointers{}, &pointers{}
+	for generation := int64(1); generation <= 2; generation++ {
+		outcome.Hide(after)
+		if err := outcome.Report(before, after, outcome.Call{Generation: generation, Request: itoa(generation)}); err != nil {
+			t.Fatal(err)
+		}
+		got := after.Status
+		if !outcome.HasConditions(after) || len(got.Conditions) != 1 || got.Conditions[0].Type != "Ready" || got.Conditions[0].ObservedGeneration != generation {
+			t.Errorf("conditions %v", got.Conditions)
+		}
+		if got.ObservedGeneration == nil || *got.ObservedGeneration != generation || got.LastHandledReconcileAt == nil || *got.LastHandledReconcileAt != itoa(generation) {
+			t.Fatalf("status %+v", got)
+		}
+		if was := before.Status.ObservedGeneration; was != nil && *was != generation-1 {
+			t.Errorf("Report has changed the status before to %d", *was)
+		}
+		copied := *after
+		before = &copied
+	}
+	seven, mine := int64(7), "mine"
+	after.Status.ObservedGeneration, after.Status.LastHandledReconcileAt = &seven, &mine
+	if err := outcome.Report(before, after, outcome.Call{Generation: 3, Request: "3"}); err != nil || *after.Status.ObservedGeneration != 7 || *after.Status.LastHandledReconcileAt != "mine" {
+		t.Errorf("what the function has set becomes %+v, %v", after.Status, err)
+	}
+}
+
 // TestReportShapes: objects without a status, without conditions, and with a nil status.
 func TestReportShapes(t *testing.T) {
 	fresh := &widget{}
