@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/util/workqueue"
@@ -22,7 +20,9 @@ import (
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/managerkit/internal/generations"
+	"github.com/controllerkit/controllerkit/managerkit/internal/hidden"
 	"github.com/controllerkit/controllerkit/managerkit/internal/requestlog"
+	"github.com/controllerkit/controllerkit/managerkit/internal/results"
 	"github.com/controllerkit/controllerkit/managerkit/internal/standby"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -71,6 +71,10 @@ import (
 // A controller for several clusters has requests that name the cluster, and a source for the
 // cache of each.
 //
+// If the loop ends before the manager stops, for example because its Queue is shut down, that is logged, and
+// [Run] returns the error. A manager whose loop has such a Queue at the start does not start. A Queue with
+// GetContext can be used by a loop after this one.
+//
 // If the manager was started before, the controller starts at once. Unlike with
 // controller-runtime's workers, a panic is always recovered. The logger of a call, which also
 // writes the loop's line about it, is that of LogConstructor for the request, with reconcileID and
@@ -99,7 +103,7 @@ func Complete[request comparable](b *builder.TypedBuilder[request], r crreconcil
 		{options.ReconciliationTimeout != 0, "ReconciliationTimeout", "set Timeout of the loop"},
 		{options.RecoverPanic != nil, "RecoverPanic", "the loop always recovers a panic"},
 		{options.Reconciler != nil, "Reconciler", "pass it to Complete"},
-		{given(b, "ctrlOptions"), "a value of the builder's WithOptions", "pass it to Complete"},
+		{hidden.IsSet(b, "ctrlOptions"), "a value of the builder's WithOptions", "pass it to Complete"},
 	} {
 		if both.set {
 			return fmt.Errorf("managerkit: Complete cannot use %s: %s", both.name, both.cure)
@@ -107,7 +111,7 @@ func Complete[request comparable](b *builder.TypedBuilder[request], r crreconcil
 	}
 	d := &dispatch[request]{loop: loop, started: make(chan struct{})}
 	hook := loop.Hook
-	loop.Reconcile, loop.Hook = adapt(r), d.hook(hook)
+	loop.Reconcile, loop.Hook = results.Of(r), d.hook(hook)
 	if err := d.complete(b, r, options); err != nil {
 		loop.Reconcile, loop.Hook = nil, hook // so that the loop can be given to Complete again
 		return err
@@ -138,8 +142,11 @@ func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crrecon
 	if err != nil {
 		return err
 	}
-	d.logger = logConstructor(c)
+	d.logger = requestlog.Constructor(c)
 	err = c.Watch(source.TypedFunc[request](func(ctx context.Context, _ workqueue.TypedRateLimitingInterface[request]) error {
+		if loop.Queue.ShuttingDown() {
+			return errShutDown
+		}
 		// The sources of the manager fill the queue before the loop runs.
 		d.ctx = context.WithValue(klog.NewContext(ctx, requestlog.Without(d.logger(nil))), calls.Fed{}, true)
 		close(d.started)
@@ -170,12 +177,7 @@ func (d *dispatch[request]) standby(b *builder.TypedBuilder[request], r crreconc
 	return err
 }
 
-// given reports whether a field of the builder is set. The builder does not export it, and a
-// later controller-runtime may not have it.
-func given(b any, field string) bool {
-	f := reflect.ValueOf(b).Elem().FieldByName(field)
-	return f.IsValid() && !f.IsZero()
-}
+var errShutDown = errors.New("managerkit: the Queue of the loop is shut down: give the loop a new one, or leave it nil")
 
 // valid returns the error that Run would return at once.
 func valid[request comparable](loop *reconcile.Controller[request]) error {
@@ -184,6 +186,9 @@ func valid[request comparable](loop *reconcile.Controller[request]) error {
 	loop.Metrics = nil
 	if loop.Name == "" {
 		loop.Name = "of the builder"
+	}
+	if !kube.IsNil(queued) && queued.ShuttingDown() {
+		return errShutDown
 	}
 	loop.Queue = queue.New(queue.Config[request]{})
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
@@ -197,40 +202,12 @@ type dispatch[request comparable] struct {
 	loop    *reconcile.Controller[request]
 	ctx     context.Context // of the controller's sources: done when the manager stops the controller
 	started chan struct{}   // closed when ctx is set
+	made    bool            // the queue, which others do not use
 	led     atomic.Bool     // the loop has begun, so its controller gets the events; a late one of the standby can come after its end
 	logger  func(*request) logr.Logger
 
 	generations generations.Names
 }
-
-// adapt returns r as a Func.
-func adapt[request comparable](r crreconcile.TypedReconciler[request]) reconcile.Func[request] {
-	requeue := queue.Exponential[request](5*time.Millisecond, 5*time.Minute)
-	return func(ctx context.Context, key request) (reconcile.Result, error) {
-		got, err := r.Reconcile(ctx, key)
-		result := reconcile.Result{RequeueAfter: max(got.RequeueAfter, 0), Priority: got.Priority}
-		switch {
-		case err != nil:
-			if errors.Is(err, crreconcile.TerminalError(nil)) {
-				err = terminalError{err}
-			}
-			// As in controller-runtime, the error decides when the key runs again.
-			result.RequeueAfter = 0
-		//lint:ignore SA1019 reconcilers still use it
-		case got.Requeue && got.RequeueAfter <= 0: //nolint:staticcheck // reconcilers still use it
-			result.RequeueAfter = requeue.When(key)
-			return result, nil
-		}
-		requeue.Forget(key)
-		return result, err
-	}
-}
-
-// terminalError gives a TerminalError the method by which a loop knows it.
-type terminalError struct{ error }
-
-func (terminalError) Terminal() bool  { return true }
-func (e terminalError) Unwrap() error { return e.error }
 
 // newQueue is a controller.Options.NewQueue.
 func (d *dispatch[request]) newQueue(name string, limiter workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
@@ -239,7 +216,7 @@ func (d *dispatch[request]) newQueue(name string, limiter workqueue.TypedRateLim
 	}
 	if d.loop.Queue == nil {
 		provider, _ := d.loop.Metrics.(workqueue.MetricsProvider)
-		d.loop.Queue = NewQueue(queue.Config[request]{MetricsProvider: provider})(name, limiter)
+		d.loop.Queue, d.made = NewQueue(queue.Config[request]{MetricsProvider: provider})(name, limiter), true
 	}
 	return &intake[request]{TypedRateLimitingInterface: d.loop.Queue, dispatch: d, source: d.loop.Source("watch")}
 }
@@ -257,6 +234,9 @@ func (d *dispatch[request]) run() {
 	d.led.Store(true)
 	if err := d.loop.Run(d.ctx); err != nil {
 		klog.FromContext(d.ctx).Error(kube.PrintableError(err, 4<<10), "The controller ended")
+		fail(d.ctx, err)
 	}
-	d.loop.Queue.ShutDown()
+	if d.made {
+		d.loop.Queue.ShutDown()
+	}
 }

@@ -4,7 +4,7 @@
 //   - Client: client, client_fits, client_server, client_finalizer_server, client_life_server,
 //     client_packages_server, client_writes_server, client_bare_server
 //   - Complete: complete_server, complete_queue_server, complete_metrics_server,
-//     complete_standby_server, deadline_server, generation_server, queue
+//     complete_standby_server, complete_over, deadline_server, generation_server, queue
 //   - wrapped clients and transports, and two managers: beside_server
 //   - the keys of log lines: log_server
 //   - the fields of controller-runtime that are read by reflection: fields

@@ -3,11 +3,8 @@ package managerkit
 import (
 	"context"
 	"fmt"
-	"reflect"
 
-	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/managerkit/internal/requestlog"
@@ -35,16 +32,3 @@ func (d *dispatch[request]) hook(next hook[request]) hook[request] {
 const maxKey = 512 // bytes of a key in the log
 
 type hook[request comparable] = func(context.Context, request) (context.Context, func(string, error))
-
-// logConstructor returns the LogConstructor of a controller, which may be the builder's. A later
-// controller-runtime may not have that field; then all loggers are that of the controller.
-func logConstructor[request comparable](c controller.TypedController[request]) func(*request) logr.Logger {
-	if v := reflect.Indirect(reflect.ValueOf(c)); v.Kind() == reflect.Struct {
-		if f := v.FieldByName("LogConstructor"); f.IsValid() && f.CanInterface() {
-			if construct, ok := f.Interface().(func(*request) logr.Logger); ok && construct != nil {
-				return construct
-			}
-		}
-	}
-	return func(*request) logr.Logger { return c.GetLogger() }
-}

@@ -33,7 +33,9 @@ import (
 //
 // The label result of controller_runtime_reconcile_total is success, requeue_after or error.
 // The classes of errors are in controller_reconcile_total of package metrics.
-// workqueue_depth has an empty label priority.
+// workqueue_depth has an empty label priority. The families rest_client_* of package metrics are those of
+// controller-runtime alone, which does not register the duration of requests by itself: for it, call its
+// RegisterRESTClientMetrics. A second collector of the name would make that panic.
 //
 // A Metrics fits wherever one of package metrics does. [NewMetrics] returns one.
 type Metrics struct {

@@ -112,7 +112,7 @@ func (q *intake[request]) GetWithPriority() (key request, priority int, shutdown
 }
 
 // ShutDown has no effect: the context by which controller-runtime comes to call it also
-// stops the loop, which shuts its queue down at its end.
+// stops the loop, at whose end its queue is shut down, unless it can be used again.
 func (q *intake[request]) ShutDown() {}
 
 // ShutDownWithDrain is ShutDown.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 	"sync"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/managerkit/internal/hidden"
 )
 
 // Run runs a new manager for each term of e, so that the process survives the loss of
@@ -98,7 +98,7 @@ func untilOver(lead context.Context, cancel context.CancelCauseFunc) (context.Co
 // ends the contexts of its Runnables.
 func termOptions(ctx context.Context) (manager.Options, context.CancelCauseFunc) {
 	validity := ctx.Value(calls.Validity{}).(context.Context)
-	end := &ending{lead: ctx}
+	end := &ending{lead: ctx, failed: make(chan error, 1)}
 	base, cancel := context.WithCancelCause(context.WithValue(context.WithValue(validity, calls.Validity{}, validity), (*ending)(nil), end))
 	end.cancel = cancel
 	return manager.Options{
@@ -118,29 +118,24 @@ func usable(mgr manager.Manager) error {
 		return errors.New("managerkit: newManager returned no manager and no error: return the manager of manager.New")
 	case isClosed(mgr.Elected()):
 		return errors.New("managerkit: newManager returned a manager that was started already: build a new one for each term")
-	case elects(mgr):
+	case hidden.Elects(mgr):
 		return errors.New("managerkit: LeaderElection of the manager is on: leave it off, because the Elector elects")
 	}
 	return nil
 }
 
-// elects reports whether the manager has a lock of its own. No method of a manager reports
-// that, so elects reads the field of controller-runtime's manager. Other types pass.
-func elects(mgr manager.Manager) bool {
-	v := reflect.Indirect(reflect.ValueOf(mgr))
-	if v.Kind() != reflect.Struct {
-		return false
-	}
-	lock := v.FieldByName("resourceLock")
-	return lock.IsValid() && lock.Kind() == reflect.Interface && !lock.IsNil()
-}
-
-// hasTerm is the Runnable that finds a manager that was built with other options.
+// hasTerm is the Runnable that finds a manager that was built with other options, and ends one whose loop has failed.
 func hasTerm(ctx context.Context) error {
-	if _, ok := leader.TermFrom(ctx); !ok {
+	end, ok := ctx.Value((*ending)(nil)).(*ending)
+	if !ok {
 		return errors.New("managerkit: BaseContext of the manager has no term: build the manager with the options that newManager receives")
 	}
-	return nil
+	select {
+	case err := <-end.failed:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // Share makes a manager with these options use the cache, the client, the scheme and the
@@ -209,6 +204,17 @@ type termCache struct {
 type ending struct {
 	lead   context.Context
 	cancel context.CancelCauseFunc // of the contexts of the Runnables
+	failed chan error              // has the first error of a loop, which ends the manager
+}
+
+// fail ends the manager of Run whose Runnable has the context.
+func fail(ctx context.Context, err error) {
+	if end, ok := ctx.Value((*ending)(nil)).(*ending); ok {
+		select {
+		case end.failed <- err:
+		default:
+		}
+	}
 }
 
 func (c *termCache) WaitForCacheSync(ctx context.Context) bool {

@@ -67,7 +67,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		r.ran(req, failed)
 	}()
 	result, err = r.next.Reconcile(ctx, req)
-	failed = err != nil
+	failed = err != nil && !errors.Is(err, reconcile.TerminalError(nil)) // which has no backoff
 	return result, err
 }
 

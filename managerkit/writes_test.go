@@ -469,6 +469,16 @@ func TestWritesDelay(t *testing.T) {
 		if got := run(); got != 20*time.Millisecond {
 			t.Errorf("RequeueAfter %v after a success, want 20ms", got)
 		}
+		fails = crreconcile.TerminalError(errors.New("failed for good"))
+		for range 15 {
+			one.holds(t, "100")
+			time.Sleep(time.Second)
+			one.holds(t, "50")
+			run()
+		}
+		if got := run(); got != 20*time.Millisecond {
+			t.Errorf("RequeueAfter %v after terminal errors, want 20ms", got)
+		}
 		one.holds(t, "100")
 		time.Sleep(time.Second)
 	})

@@ -202,7 +202,7 @@ func handle[T any, L any](c *Controller, resource schema.GroupResource, from int
 		return from.Lister()
 	}
 	handler = &guard.Handler{ResourceEventHandler: handler, Logger: c.logger(resource)}
-	s, err := c.op.sources.Of(served.Needed[T](resource, from, c.Loop.Name), informer)
+	s, err := c.op.sources.Of(served.Needed[T](resource, from, c.Loop.Name), c.op.sources.Known(c.op.settings, informer))
 	if err != nil {
 		c.op.fail("%w", err)
 		return from.Lister()

@@ -49,6 +49,7 @@ func Follow[L any](op *Operator, resource schema.GroupResource, from interface {
 		return
 	}
 	lister := from.Lister()
+	settings = op.sources.Known(op.settings, settings)
 	if err := of.Follow(settings, func() (scope.Selection, error) { return which(lister) }); err != nil {
 		op.fail("Follow of %s: %w", resource, err)
 		return

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -29,7 +30,11 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-func TestMain(m *testing.M) { testserver.Main(m) }
+func TestMain(m *testing.M) {
+	// The default handler sleeps until 1ms after the last error. In a synctest bubble that can be decades.
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	testserver.Main(m)
+}
 
 // A pairs operator makes a Secret for each ConfigMap whose name begins with "make".
 type pairs struct {

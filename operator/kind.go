@@ -334,10 +334,14 @@ func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T)
 	}
 	var res reconcile.Result
 	reported := err
-	if blocked, ok := errors.AsType[*finalizer.BlockedError](err); ok {
+	if blocked, alone := outcome.Blocked(err); alone {
 		res.RequeueAfter, err = blocked.After, blocked.Err
 	}
-	return res, k.report(ctx, key, before, obj, outcome.Call{Err: reported, Deleting: true}, err)
+	waits := err == nil
+	if err = k.report(ctx, key, before, obj, outcome.Call{Err: reported, Deleting: true}, err); waits && err != nil {
+		res.RequeueAfter = 0 // of the steps, it would replace the delay of the retry
+	}
+	return res, err
 }
 
 // panicked reports a panic of a function, of which nothing is written that it has changed.

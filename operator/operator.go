@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -117,7 +116,7 @@ type Operator struct {
 	// last.
 	Group *shutdown.Group
 
-	// Mux has the endpoints.
+	// Mux has the endpoints. Run adds those that it does not have.
 	Mux *http.ServeMux
 
 	// Elector elects the leader. nil means no election.
@@ -268,6 +267,9 @@ func (op *Operator) run(ctx context.Context) error {
 		op.fail("no controller: call Operator.Controller before Run")
 	}
 	needed := op.register()
+	if err := page.Endpoints(op.Mux, op.options.Metrics.Handler(), op.Group.Ready(), op.Group.Live()); err != nil {
+		op.fail("%w", err)
+	}
 	if len(op.errs) > 0 {
 		return errors.Join(op.errs...)
 	}
@@ -278,9 +280,6 @@ func (op *Operator) run(ctx context.Context) error {
 	}
 	ctx = mistakes.With(ctx, op.options.Metrics.Mistakes)
 	op.observe(ctx)
-	op.serve("/metrics", op.options.Metrics.Handler())
-	op.serve("/readyz", op.Group.Ready())
-	op.serve("/livez", op.Group.Live())
 	op.Group.AddReady("informers", op.Informers.Ready)
 	op.Group.AddLive("informers", op.Informers.Check)
 	for _, c := range op.controllers {
@@ -416,13 +415,6 @@ func (op *Operator) observe(ctx context.Context) {
 		found(fmt.Sprintf("%s: %s %s", text, of, name))
 	}
 	op.transports.Set(wraps...)
-}
-
-// serve adds an endpoint, unless the caller's Mux has it already.
-func (op *Operator) serve(path string, h http.Handler) {
-	if _, pattern := op.Mux.Handler(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}); pattern != path {
-		op.Mux.Handle(path, h)
-	}
 }
 
 // reconcile is the work of a leader: it runs all controllers. A controller that fails ends the

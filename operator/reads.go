@@ -20,6 +20,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/guard"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
+	"github.com/controllerkit/controllerkit/operator/internal/optional"
 	"github.com/controllerkit/controllerkit/operator/internal/rights"
 	"github.com/controllerkit/controllerkit/operator/internal/single"
 )
@@ -49,17 +50,6 @@ type Reading[T controllerkit.Object] struct {
 	Names []string
 }
 
-func (r Reading[T]) mode() objects.Mode {
-	switch {
-	case r.Optional:
-		return objects.Optional
-	case r.Single:
-		return objects.Single
-	default:
-		return objects.Required
-	}
-}
-
 // check returns an error if the settings exclude each other.
 func (r Reading[T]) check(resource schema.GroupResource) error {
 	switch {
@@ -85,7 +75,7 @@ func (r Reading[T]) check(resource schema.GroupResource) error {
 // [Children]. The rights to list and watch the objects are declared. An error of the registration is
 // returned by Run.
 func Reads[T controllerkit.Object](c *Controller, resource schema.GroupVersionResource, reading Reading[T]) *Reader[T] {
-	r, err := objects.Of[T](&c.op.objects, c.op.Config, c.op.options.Namespace, resource, reading.mode())
+	r, err := objects.Of[T](&c.op.objects, c.op.Config, c.op.options.Namespace, resource, objects.ModeOf(reading.Optional, reading.Single))
 	if err == nil {
 		err = reading.check(r.Name)
 	}
@@ -225,24 +215,26 @@ func (r *Reader[T]) ByIndex(ctx context.Context, index, value string) (all []T, 
 	if err == nil {
 		all, err = r.reads.ByIndex(ctx, index, value)
 	}
-	return r.overlay(call, all, func(obj T) bool {
-		values := r.indexes[index]
-		return values != nil && slices.Contains(values(obj), value)
-	}), call.read(err)
+	all = r.overlay(call, all, func(obj T) bool {
+		has, failed := objects.HasValue(r.indexes[index], obj, value)
+		err = errors.Join(err, failed)
+		return has
+	})
+	return all, call.read(err)
 }
 
 // Served reports whether the API server serves the resource. It is for an optional one, see [Reading]. The
-// result is remembered like a read. err is the error of a read with the same context.
+// result is remembered like a read. Before it is known, err is a [crd.ErrNotServed]. Otherwise err is that of a
+// read with the same context, and nil if the resource is known not to be served.
 func (r *Reader[T]) Served(ctx context.Context) (served bool, err error) {
-	if _, err := r.begin(ctx, ""); err != nil {
-		return false, err
+	call, err := r.begin(ctx, "")
+	if err == nil {
+		err = r.reads.Err(ctx)
 	}
-	switch err := r.reads.Err(ctx); {
-	case errors.Is(err, crd.ErrNotServed):
+	if errors.Is(err, crd.ErrNotServed) && !errors.Is(err, optional.ErrUnknown) {
 		return false, nil
-	default:
-		return err == nil, err
 	}
+	return err == nil, call.read(err)
 }
 
 // begin returns the call of ctx if it is one of Kind, and an error if it must not read.

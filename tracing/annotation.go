@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"reflect"
 	"strings"
 
 	"go.opentelemetry.io/otel/propagation"
@@ -143,7 +144,7 @@ func applied(fields []metav1.ManagedFieldsEntry, manager string) bool {
 }
 
 // annotated sets the annotation of a configuration. Each configuration of client-go has
-// WithAnnotations, which changes and returns it.
+// WithAnnotations, which changes and returns it. C can be any, as for the clients of this library.
 func annotated[C any](config C, value string) C {
 	if kube.IsNil(config) {
 		return config
@@ -158,6 +159,12 @@ func annotated[C any](config C, value string) C {
 		}
 		annotations[annotation] = value
 		c.SetAnnotations(annotations)
+	default:
+		v, with := reflect.ValueOf(config), map[string]string{annotation: value}
+		m := v.MethodByName("WithAnnotations")
+		if m.IsValid() && m.Type() == reflect.FuncOf([]reflect.Type{reflect.TypeOf(with)}, []reflect.Type{v.Type()}, false) {
+			config, _ = m.Call([]reflect.Value{reflect.ValueOf(with)})[0].Interface().(C)
+		}
 	}
 	return config
 }

@@ -12,7 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	applyappsv1 "k8s.io/client-go/applyconfigurations/apps/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -95,6 +97,36 @@ func TestInject(t *testing.T) {
 	}
 	tracing.Inject(sampled(t.Context(), 1), nil)
 	tracing.Inject(sampled(t.Context(), 1), (*corev1.ConfigMap)(nil))
+}
+
+// TestCarryAny: a configuration carries the trace, also if the type of the request is that of crd.Client.Apply.
+//
+// Proves TR4.
+func TestCarryAny(t *testing.T) {
+	untyped := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}
+	for _, config := range []any{applycorev1.ConfigMap("a", "ns"), applyappsv1.Deployment("a", "ns"), untyped} {
+		var got any
+		request, config := tracing.Carry(manager, func(_ context.Context, config any, _ metav1.ApplyOptions) (*corev1.ConfigMap, error) {
+			got = config
+			return nil, nil
+		}, config, nil)
+		if _, err := request(sampled(t.Context(), 1), config, metav1.ApplyOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if value, _, _ := unstructured.NestedString(content, "metadata", "annotations", "traceparent"); value != traceparent(1, 1) || got != config {
+			t.Errorf("a %T has the annotation %q, want %q", config, value, traceparent(1, 1))
+		}
+	}
+	for _, other := range []any{nil, (*applycorev1.ConfigMapApplyConfiguration)(nil), struct{}{}, map[string]any{}} {
+		request, _ := tracing.Carry(manager, func(context.Context, any, metav1.ApplyOptions) (*corev1.ConfigMap, error) { return nil, nil }, other, nil)
+		if _, err := request(sampled(t.Context(), 1), other, metav1.ApplyOptions{}); err != nil {
+			t.Errorf("%T: %v", other, err)
+		}
+	}
 }
 
 // TestServerCarry: the annotation of an apply changes with other changes only.

@@ -26,11 +26,11 @@ func Step[T metav1.Object](step finalizer.Step[T]) finalizer.Step[T] {
 	name := "finalizer step " + kube.Printable(step.Name, maxText)
 	step.Run = func(ctx context.Context, held finalizer.Held[T]) (finalizer.Progress, error) {
 		parent := trace.SpanFromContext(ctx)
-		if !parent.IsRecording() {
+		if !parent.IsRecording() || !parent.SpanContext().IsSampled() {
 			return run(ctx, held)
 		}
 		ctx, span := parent.TracerProvider().Tracer(scope).Start(ctx, name)
-		defer span.End()
+		defer func() { span.End() }() // deferred itself, it would record the text of a panic
 		progress, err := run(ctx, held)
 		span.SetAttributes(attribute.Bool("finalizer.done", err == nil && progress.Done))
 		if err != nil {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,6 +65,78 @@ func TestStep(t *testing.T) {
 		t.Error("a step without Run got one")
 	}
 }
+
+// TestPanicText: the span of a step or a request that panics has no text of the panic, which can name an object.
+//
+// Proves TR6.
+func TestPanicText(t *testing.T) {
+	step := tracing.Step(finalizer.Step[*corev1.ConfigMap]{Name: "bucket", Run: func(context.Context, finalizer.Held[*corev1.ConfigMap]) (finalizer.Progress, error) {
+		panic("blue")
+	}})
+	rt := tracing.Transport(roundTrip(func(*http.Request) (*http.Response, error) { panic("blue") }))
+	for name, run := range map[string]func(context.Context){
+		"step": func(ctx context.Context) { _, _ = step.Run(ctx, finalizer.Held[*corev1.ConfigMap]{}) },
+		"request": func(ctx context.Context) {
+			if resp, err := rt.RoundTrip(request(t, "GET", "/").WithContext(ctx)); err == nil {
+				_ = resp.Body.Close()
+			}
+		},
+	} {
+		r := newRecorder()
+		ctx, _ := r.Tracer("x").Start(t.Context(), "parent")
+		func() {
+			defer func() {
+				if recover() != "blue" {
+					t.Errorf("%s: the panic does not go on", name)
+				}
+			}()
+			run(ctx)
+		}()
+		if s := r.only(t); len(s.Events) > 0 || strings.Contains(fmt.Sprint(s), "blue") {
+			t.Errorf("%s: span %+v", name, s)
+		}
+	}
+}
+
+// recordOnly is a sampler of spans that are recorded and not exported.
+type recordOnly struct{}
+
+func (recordOnly) Description() string { return "recordOnly" }
+
+func (recordOnly) ShouldSample(sdktrace.SamplingParameters) sdktrace.SamplingResult {
+	return sdktrace.SamplingResult{Decision: sdktrace.RecordOnly}
+}
+
+// TestStepRecordOnly: a step of a call that is recorded and not sampled has no span.
+//
+// Proves TR5.
+func TestStepRecordOnly(t *testing.T) {
+	spans := &started{}
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSampler(recordOnly{}), sdktrace.WithSpanProcessor(spans))
+	ctx, parent := provider.Tracer("x").Start(t.Context(), "parent")
+	if !parent.IsRecording() {
+		t.Fatal("the parent is not recorded")
+	}
+	step := tracing.Step(finalizer.Step[*corev1.ConfigMap]{Name: "bucket", Run: func(context.Context, finalizer.Held[*corev1.ConfigMap]) (finalizer.Progress, error) {
+		return finalizer.Progress{Done: true}, nil
+	}})
+	if progress, err := step.Run(ctx, finalizer.Held[*corev1.ConfigMap]{}); !progress.Done || err != nil {
+		t.Errorf("Run returned %v, %v", progress, err)
+	}
+	if len(*spans) != 1 {
+		t.Errorf("started the spans %v, want only the parent", *spans)
+	}
+}
+
+// started has the names of spans.
+type started []string
+
+func (s *started) OnStart(_ context.Context, span sdktrace.ReadWriteSpan) {
+	*s = append(*s, span.Name())
+}
+func (*started) OnEnd(sdktrace.ReadOnlySpan)      {}
+func (*started) Shutdown(context.Context) error   { return nil }
+func (*started) ForceFlush(context.Context) error { return nil }
 
 // measured notes the calls of leader.Metrics.
 type measured []string

@@ -54,7 +54,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			attribute.String("server.address", req.URL.Host),
 			attribute.String("k8s.resource", resource),
 		))
-	defer span.End()
+	defer func() { span.End() }() // deferred itself, it would record the text of a panic
 	req = req.Clone(ctx)
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
 	resp, err := t.next.RoundTrip(req)

@@ -14,44 +14,49 @@ import (
 	"github.com/controllerkit/controllerkit"
 )
 
-// maxNames bounds the names that are remembered.
+// maxNames bounds the names and the objects that are remembered.
 const maxNames = 4096
 
 // Names has the names of objects of any kind with a new generation. The zero value is empty. It is
 // safe for concurrent use.
 type Names struct {
-	mu    sync.Mutex
-	names map[types.NamespacedName]state
+	mu  sync.Mutex
+	due map[types.NamespacedName]struct{} // no request has had the generation
+
+	// newest has generations that were due. They are kept after the request, because the controller of a standby
+	// calls the predicates too, later or earlier.
+	newest map[object]int64
 }
 
-// state is the newest generation of a name. It is kept after its request, because the controller of
-// a standby calls the predicates too, later or earlier.
-type state struct {
-	generation int64
-	due        bool // no request has had it
+// object names an object. Another one of the name, of another kind or after a deletion, has its own generations.
+type object struct {
+	types.NamespacedName
+	uid types.UID
 }
 
 // Filter returns a predicate that passes each event and notes the new generations.
 func (n *Names) Filter() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		if e.ObjectOld != nil && e.ObjectNew != nil && e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() {
-			n.note(types.NamespacedName{Namespace: e.ObjectNew.GetNamespace(), Name: e.ObjectNew.GetName()}, e.ObjectNew.GetGeneration())
+		if e.ObjectOld != nil && e.ObjectNew != nil && (e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || e.ObjectOld.GetUID() != e.ObjectNew.GetUID()) {
+			name := types.NamespacedName{Namespace: e.ObjectNew.GetNamespace(), Name: e.ObjectNew.GetName()}
+			n.note(object{name, e.ObjectNew.GetUID()}, e.ObjectNew.GetGeneration())
 		}
 		return true
 	}}
 }
 
-func (n *Names) note(name types.NamespacedName, generation int64) {
+func (n *Names) note(of object, generation int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	have, ok := n.names[name]
+	newest, ok := n.newest[of]
 	switch {
-	case have.generation == generation:
+	case ok && newest >= generation:
 		return
-	case n.names == nil || !ok && len(n.names) >= maxNames:
-		n.names = map[types.NamespacedName]state{}
+	case n.newest == nil || !ok && len(n.newest) >= maxNames:
+		n.newest, n.due = map[object]int64{}, map[types.NamespacedName]struct{}{}
 	}
-	n.names[name] = state{generation, true}
+	n.newest[of] = generation
+	n.due[of.NamespacedName] = struct{}{}
 }
 
 // Event returns the event of a kind that adds a request. It has objects only if the request is the
@@ -65,13 +70,12 @@ func (n *Names) Event(kind string, key any) controllerkit.Event {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if s := n.names[request.NamespacedName]; s.due {
-		s.due = false
-		n.names[request.NamespacedName] = s
-		object := metav1.ObjectMeta{Namespace: request.Namespace, Name: request.Name}
-		older := object
-		object.Generation = older.Generation + 1
-		e.Object, e.Old = &object, &older
+	if _, ok := n.due[request.NamespacedName]; ok {
+		delete(n.due, request.NamespacedName)
+		newer := metav1.ObjectMeta{Namespace: request.Namespace, Name: request.Name}
+		older := newer
+		newer.Generation = older.Generation + 1
+		e.Object, e.Old = &newer, &older
 	}
 	return e
 }

@@ -36,13 +36,32 @@ func TestNames(t *testing.T) {
 	if !filter.Update(event.UpdateEvent{ObjectOld: pod("a", 1), ObjectNew: pod("a", 2)}) || anew(request) {
 		t.Error("the generation that the standby's controller sees is new again")
 	}
+	if !filter.Update(event.UpdateEvent{ObjectOld: pod("a", 0), ObjectNew: pod("a", 1)}) || anew(request) {
+		t.Error("an older generation that the standby's controller sees is new")
+	}
+	again := func(generation int64) *corev1.Pod {
+		p := pod("a", generation)
+		p.UID = "v"
+		return p
+	}
+	if !filter.Update(event.UpdateEvent{ObjectOld: again(1), ObjectNew: again(2)}) || !anew(request) || anew(request) {
+		t.Error("another object of the name has no new generation if the first one had it")
+	}
+	if !filter.Update(event.UpdateEvent{ObjectOld: pod("a", 1), ObjectNew: pod("a", 2)}) || anew(request) {
+		t.Error("the generation of the first object is new again")
+	}
+	next := again(2)
+	next.UID = "w"
+	if !filter.Update(event.UpdateEvent{ObjectOld: again(2), ObjectNew: next}) || !anew(request) {
+		t.Error("an object that was deleted and made again between two events is not new")
+	}
 	if !filter.Update(event.UpdateEvent{}) || !filter.Create(event.CreateEvent{}) || !filter.Delete(event.DeleteEvent{}) || !filter.Generic(event.GenericEvent{}) {
 		t.Error("an event is dropped")
 	}
 	for i := range 2 * maxNames {
-		n.note(types.NamespacedName{Name: fmt.Sprint(i)}, 2)
+		n.note(object{NamespacedName: types.NamespacedName{Name: fmt.Sprint(i)}}, 2)
 	}
-	if len(n.names) > maxNames {
-		t.Errorf("%d names are kept", len(n.names))
+	if len(n.newest) > maxNames || len(n.due) > maxNames {
+		t.Errorf("%d objects and %d names are kept", len(n.newest), len(n.due))
 	}
 }

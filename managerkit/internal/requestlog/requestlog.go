@@ -4,6 +4,7 @@ package requestlog
 
 import (
 	"context"
+	"reflect"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -64,4 +65,17 @@ func (n named) WithCallDepth(depth int) logr.LogSink {
 		return named{s.WithCallDepth(depth)}
 	}
 	return n
+}
+
+// Constructor returns the LogConstructor of a controller, which may be the builder's. A later
+// controller-runtime may not have that field; then all loggers are that of the controller.
+func Constructor[request comparable](c controller.TypedController[request]) func(*request) logr.Logger {
+	if v := reflect.Indirect(reflect.ValueOf(c)); v.Kind() == reflect.Struct {
+		if f := v.FieldByName("LogConstructor"); f.IsValid() && f.CanInterface() {
+			if construct, ok := f.Interface().(func(*request) logr.Logger); ok && construct != nil {
+				return construct
+			}
+		}
+	}
+	return func(*request) logr.Logger { return c.GetLogger() }
 }

@@ -196,6 +196,14 @@ func TestShared(t *testing.T) {
 	b.want(churn.Shared, "Shop ns/owner", ".url")
 
 	b = newBench(t)
+	for range 5 { // another writer removes all of it
+		after := b.owner.DeepCopy()
+		after.Object["status"] = map[string]any{"url": "mine"}
+		b.Reported(b.ctx, "Shop", b.owner, after)
+	}
+	b.want(churn.Shared, "Shop ns/owner", ".url")
+
+	b = newBench(t)
 	for n := range 100 { // progress
 		report(b, fmt.Sprint(n), fmt.Sprint(n+1))
 	}

@@ -135,7 +135,8 @@ func between(a, b map[string]any) (found differences) {
 		switch a := a.(type) {
 		case map[string]any:
 			if b, ok := b.(map[string]any); ok {
-				both := maps.Clone(a)
+				both := map[string]any{}
+				maps.Copy(both, a)
 				maps.Copy(both, b)
 				for _, key := range slices.Sorted(maps.Keys(both)) {
 					walk(path+"."+key, a[key], b[key])

@@ -60,6 +60,18 @@ const (
 	Single   Mode = "single"   // each by itself. The resource's informer does not run
 )
 
+// ModeOf returns the mode of a resource with settings that exclude each other.
+func ModeOf(optional, single bool) Mode {
+	switch {
+	case optional:
+		return Optional
+	case single:
+		return Single
+	default:
+		return Required
+	}
+}
+
 // A Resource has the objects of a Go type. It is the informer of operator.For for the operator's own registrations.
 type Resource[T controllerkit.Object] struct {
 	About

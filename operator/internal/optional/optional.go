@@ -18,6 +18,9 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
+// ErrUnknown is wrapped by the [crd.ErrNotServed] of a resource that may be served.
+var ErrUnknown = errors.New("it is not known")
+
 // Informer is an informer that is empty and synced while the resource is not served.
 type Informer struct {
 	*scope.Informer
@@ -76,7 +79,7 @@ type Intervals struct{ Absent, Present time.Duration }
 // of a resource, which is empty if it is not served. The informer becomes synced without the objects if the first
 // attempt fails or takes longer than every.Absent: other keys do not wait for them.
 func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, version schema.GroupVersion, resource string) (kind string, err error), every Intervals) {
-	i.now(fmt.Errorf("%w %s yet: it is not known", crd.ErrNotServed, i.resource))
+	i.now(fmt.Errorf("%w %s yet: %w", crd.ErrNotServed, i.resource, ErrUnknown))
 	logger := klog.FromContext(ctx).WithValues("resource", i.resource)
 	const unknown, absent, present = 0, 1, 2
 	state := unknown
@@ -106,7 +109,7 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 		case notServed == nil && state != present:
 			if err := i.Select(attempt, i.selection); err != nil {
 				if isNotServed(err) { // discovery is ahead or behind. A reader must not take the 404 for an absent object
-					err = fmt.Errorf("%w %s: %s", crd.ErrNotServed, i.resource, kube.Printable(err.Error(), 4<<10))
+					err = fmt.Errorf("%w %s: %w, because discovery has it: %s", crd.ErrNotServed, i.resource, ErrUnknown, kube.Printable(err.Error(), 4<<10))
 				}
 				if state != unknown || err.Error() != failed {
 					i.now(fmt.Errorf("operator: %w", err))

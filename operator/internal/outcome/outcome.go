@@ -17,7 +17,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit"
-	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/fields"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -90,7 +89,7 @@ func Report(before, after any, c Call) error {
 		if decided {
 			set = append(set, derived)
 		}
-		if blocked, ok := errors.AsType[*finalizer.BlockedError](c.Err); ok && c.Deleting {
+		if blocked, _ := Blocked(c.Err); blocked != nil && c.Deleting {
 			set = append(set, blocked.Condition(c.Generation))
 		}
 		if err := status.Set(list, c.Generation, set...); err != nil {
@@ -101,16 +100,16 @@ func Report(before, after any, c Call) error {
 		return nil
 	}
 	stat := member(after, "status")
-	observed, was := value(stat, "observedGeneration"), int64(0)
-	if v := value(member(before, "status"), "observedGeneration"); v.CanInt() {
-		was = v.Int()
+	was := member(before, "status")
+	observed := value(stat, "observedGeneration")
+	if held, ok := pointed(observed); ok && held.CanInt() && held.Int() == intOf(value(was, "observedGeneration")) { // the function has not set it
+		held.SetInt(c.Generation)
+		store(observed, held)
 	}
-	if observed.CanInt() && observed.CanSet() && observed.Int() == was { // the function has not set it
-		observed.SetInt(c.Generation)
-	}
-	handled, former := value(stat, "lastHandledReconcileAt"), value(member(before, "status"), "lastHandledReconcileAt")
-	if c.Request != "" && handled.Kind() == reflect.String && handled.CanSet() && (!former.IsValid() || former.String() == handled.String()) {
-		handled.SetString(c.Request)
+	handled, former := value(stat, "lastHandledReconcileAt"), reflect.Indirect(value(was, "lastHandledReconcileAt"))
+	if held, ok := pointed(handled); c.Request != "" && ok && held.Kind() == reflect.String && (!former.IsValid() || former.String() == held.String()) {
+		held.SetString(c.Request)
+		store(handled, held)
 	}
 	if phase := value(stat, "phase"); len(c.Phases) > 0 && phase.Kind() == reflect.String && phase.CanSet() {
 		if name, ok := c.Phases[c.state(derived)]; ok {
@@ -134,7 +133,7 @@ func (c *Call) ready() (ready metav1.Condition, decided bool) {
 	case errors.As(c.Err, &unsent) && unsent.NotSent(), errors.As(c.Err, &lost) && lost.LeadershipLost():
 		return ready, false
 	}
-	if blocked, ok := errors.AsType[*finalizer.BlockedError](c.Err); ok && c.Deleting {
+	if blocked, alone := Blocked(c.Err); alone && c.Deleting {
 		return status.False(Ready, "Terminating", kube.Printable(blocked.Error(), maxText)), true
 	}
 	if kube.Waits(c.Err) > 0 {
@@ -288,8 +287,46 @@ func conditions(obj any) *[]metav1.Condition {
 	if !list.CanAddr() {
 		return nil
 	}
-	found, _ := list.Addr().Interface().(*[]metav1.Condition)
+	own := reflect.TypeFor[*[]metav1.Condition]()
+	if !list.Addr().CanConvert(own) { // a type of its own can be one of such conditions
+		return nil
+	}
+	found, _ := list.Addr().Convert(own).Interface().(*[]metav1.Condition)
 	return found
+}
+
+// pointed returns a copy of what a field has or points to, which can be set, and the zero value for a nil pointer. It
+// is not ok if the field cannot be set.
+func pointed(field reflect.Value) (held reflect.Value, ok bool) {
+	if !field.CanSet() {
+		return field, false
+	}
+	typ := field.Type()
+	if typ.Kind() == reflect.Pointer {
+		typ = typ.Elem()
+	}
+	held = reflect.New(typ).Elem()
+	if v := reflect.Indirect(field); v.IsValid() {
+		held.Set(v)
+	}
+	return held, true
+}
+
+// store sets a field, or the pointer in it, to what pointed has returned.
+func store(field, held reflect.Value) {
+	if field.Kind() == reflect.Pointer {
+		field.Set(held.Addr())
+		return
+	}
+	field.Set(held)
+}
+
+// intOf returns the number that v is or points to, otherwise 0.
+func intOf(v reflect.Value) int64 {
+	if v = reflect.Indirect(v); v.CanInt() {
+		return v.Int()
+	}
+	return 0
 }
 
 // member returns a field of obj by its name in JSON, otherwise the zero Value.

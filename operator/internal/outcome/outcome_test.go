@@ -88,6 +88,10 @@ func TestReport(t *testing.T) {
 		"lost":              {outcome.Call{Err: lost{}, Class: controllerkit.ResultTerminal}, "True Ready 1 1 Up"},
 		"cleaned":           {outcome.Call{Deleting: true}, "True Ready 1 1 Up"},
 		"blocked":           {outcome.Call{Deleting: true, Err: blocked, Class: controllerkit.ResultError}, "False Terminating 2 2 Going"},
+		"blocked twice":     {outcome.Call{Deleting: true, Err: fmt.Errorf("x: %w", errors.Join(blocked, blocked)), Class: controllerkit.ResultError}, "False Terminating 2 2 Going"},
+		"blocked, fails":    {outcome.Call{Deleting: true, Err: errors.Join(blocked, failure), Class: controllerkit.ResultError}, "True Ready 1 1 Up"},
+		"blocked, lasting":  {outcome.Call{Deleting: true, Err: errors.Join(blocked, failure), Class: controllerkit.ResultError, Lasting: true}, "False Error 2 2 Going"},
+		"blocked, terminal": {outcome.Call{Deleting: true, Err: fmt.Errorf("%w: %w", blocked, failure), Class: controllerkit.ResultTerminal}, "False Terminal 2 2 Going"},
 		"cleanup forbidden": {outcome.Call{Deleting: true, Err: failure, Class: controllerkit.ResultForbidden}, "False Forbidden 2 2 Going"},
 	} {
 		before := &widget{Status: &status{ObservedGeneration: 1, Phase: "Up", Conditions: []metav1.Condition{
@@ -113,7 +117,7 @@ func TestReport(t *testing.T) {
 		if same := got[1].Status == "True"; same != (got[1].LastTransitionTime.Unix() == 2) || len(got[1].Message) > 1100 {
 			t.Errorf("%s: transition at %v, message of %d bytes", name, got[1].LastTransitionTime, len(got[1].Message))
 		}
-		if terminating := len(got) == 4 && got[3].Type == "Terminating"; terminating != (name == "blocked") {
+		if terminating := len(got) == 4 && got[3].Type == "Terminating"; terminating != strings.HasPrefix(name, "blocked") {
 			t.Errorf("%s: conditions are %v", name, got)
 		}
 	}
@@ -134,6 +138,46 @@ func TestReportOwn(t *testing.T) {
 	want := &status{ObservedGeneration: 7, Phase: "Coming", Conditions: []metav1.Condition{condition("Ready", "False", "Mine", 2, 2)}}
 	if diff := cmp.Diff(want, after.Status); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
+	}
+}
+
+// pointers has a status whose fields are pointers and types of their own.
+type pointers struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Status            struct {
+		ObservedGeneration     *int64     `json:"observedGeneration,omitempty"`
+		LastHandledReconcileAt *string    `json:"lastHandledReconcileAt,omitempty"`
+		Conditions             conditions `json:"conditions,omitempty"`
+	} `json:"status"`
+}
+
+type conditions []metav1.Condition
+
+// TestReportPointers: pointers are set to new values, unless the function has set them, and a list of a type of its own has Ready.
+func TestReportPointers(t *testing.T) {
+	before, after := &pointers{}, &pointers{}
+	for generation := int64(1); generation <= 2; generation++ {
+		outcome.Hide(after)
+		if err := outcome.Report(before, after, outcome.Call{Generation: generation, Request: itoa(generation)}); err != nil {
+			t.Fatal(err)
+		}
+		got := after.Status
+		if !outcome.HasConditions(after) || len(got.Conditions) != 1 || got.Conditions[0].Type != "Ready" || got.Conditions[0].ObservedGeneration != generation {
+			t.Errorf("conditions %v", got.Conditions)
+		}
+		if got.ObservedGeneration == nil || *got.ObservedGeneration != generation || got.LastHandledReconcileAt == nil || *got.LastHandledReconcileAt != itoa(generation) {
+			t.Fatalf("status %+v", got)
+		}
+		if was := before.Status.ObservedGeneration; was != nil && *was != generation-1 {
+			t.Errorf("Report has changed the status before to %d", *was)
+		}
+		copied := *after
+		before = &copied
+	}
+	seven, mine := int64(7), "mine"
+	after.Status.ObservedGeneration, after.Status.LastHandledReconcileAt = &seven, &mine
+	if err := outcome.Report(before, after, outcome.Call{Generation: 3, Request: "3"}); err != nil || *after.Status.ObservedGeneration != 7 || *after.Status.LastHandledReconcileAt != "mine" {
+		t.Errorf("what the function has set becomes %+v, %v", after.Status, err)
 	}
 }
 

@@ -4,7 +4,10 @@ package page
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
+	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +28,34 @@ func Server(address string, page http.HandlerFunc) (*http.Server, error) {
 	mux.Handle("/debug/controllers", page)
 	mux.Handle("/debug/pprof/", debug.Profiles())
 	return serve.New(serve.Config{Addr: address, Handler: mux})
+}
+
+// Endpoints adds the endpoints of an operator that the caller's mux does not have.
+func Endpoints(mux *http.ServeMux, metrics, ready, live http.Handler) error {
+	for _, endpoint := range []struct {
+		path string
+		http.Handler
+	}{{"/metrics", metrics}, {"/readyz", ready}, {"/livez", live}} {
+		path := endpoint.path
+		if _, pattern := mux.Handler(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}); pattern == path {
+			continue
+		}
+		// A pattern with a method, such as GET /{name}, conflicts with one for all methods.
+		if handle(mux, path, endpoint) != nil {
+			if conflict := handle(mux, "GET "+path, endpoint); conflict != nil {
+				text, _, _ := strings.Cut(fmt.Sprint(conflict), ":\n")
+				return fmt.Errorf("the Mux of the operator takes no handler of %s: add one, or remove the pattern that conflicts: %s", path, text)
+			}
+		}
+	}
+	return nil
+}
+
+// handle adds a handler, and returns the value of the panic of a mux that has a pattern in conflict, or nil.
+func handle(mux *http.ServeMux, pattern string, h http.Handler) (conflict any) {
+	defer func() { conflict = recover() }()
+	mux.Handle(pattern, h)
+	return nil
 }
 
 // A Term is the present or the last term of this replica. The zero value has none.

@@ -16,6 +16,23 @@ type Setting struct {
 	Informer cache.SharedIndexInformer
 }
 
+// Known returns the informer of a source or of a setting that has the cache of the given one, or the given one: the
+// operator runs only the first one, and only it may pass events to handlers.
+func (s Set) Known(settings []Setting, informer cache.SharedIndexInformer) cache.SharedIndexInformer {
+	id := informer.HasSyncedChecker().Done()
+	for _, source := range s {
+		if source.id == id {
+			return source.Informer
+		}
+	}
+	for _, setting := range settings {
+		if setting.Informer.HasSyncedChecker().Done() == id {
+			return setting.Informer
+		}
+	}
+	return informer
+}
+
 // AddSettings gives the informers of settings to the set, except those that a controller watches.
 func (s Set) AddSettings(settings []Setting, to *informer.Set) {
 	added := map[<-chan struct{}]bool{} // by the informer, which a factory wraps again for each caller
