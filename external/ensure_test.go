@@ -237,6 +237,12 @@ func TestDelete(t *testing.T) {
 		ensure(t, m, *r)
 		deleting(m)
 	}
+	again := func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+		id := ensure(t, m, *r).ID
+		s.machines[0].deleted = true
+		annotate(m, `{"token":%q,"since":%q,"gone":%q}`, external.Token(m.Objects["settings"], account), time.Now().Add(-r.VisibleAfter).UTC().Format(time.RFC3339Nano), id)
+		deleting(m)
+	}
 	tests := []struct {
 		name    string
 		service service
@@ -289,6 +295,13 @@ func TestDelete(t *testing.T) {
 			}},
 		{name: "no list, an intent", service: keys, left: 1, wait: time.Second, writes: 1, before: intent("1999-12-31T23:50:00Z")},
 		{name: "no list, an intent of long ago", service: keys, wantErr: "may have forgotten", before: intent("1999-12-31T23:00:00Z")},
+		{name: "no list, an intent after a machine of the same name", service: service{named: true, key: time.Hour}, left: 1, wait: time.Second, writes: 1, before: again},
+		{name: "the same, late", service: service{named: true, key: time.Hour, lag: 5 * time.Second, visible: time.Minute}, left: 1, wait: time.Second, writes: 2, before: again},
+		{name: "no list, an intent after a machine whose key is remembered", service: service{key: time.Hour, undead: true}, wait: time.Second, writes: 1,
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				again(t, s, m, r)
+				r.Replace = nil
+			}},
 		{name: "an id that somebody edited", service: lists, left: 1, wantErr: "so theirs is not changed",
 			before: func(_ *testing.T, s *service, m *fakeserver.Server, _ *external.Resource) {
 				s.machines = []*machine{{id: "theirs", token: "their token", size: "theirs"}}
@@ -335,6 +348,16 @@ func TestDelete(t *testing.T) {
 				}
 				if len(s.here()) != tt.left || m.Writes != tt.writes {
 					t.Errorf("%d machines are left after %d writes, want %d and %d", len(s.here()), m.Writes, tt.left, tt.writes)
+				}
+				for range 50 {
+					if wait == 0 || err != nil {
+						break
+					}
+					time.Sleep(wait)
+					wait, err = deleted(t.Context(), m, m.Objects["settings"], r)
+				}
+				if tt.wait > 0 && (wait > 0 || err != nil || len(s.here()) > 0) {
+					t.Errorf("in the end Delete() = %v, %v, and %d machines are left", wait, err, len(s.here()))
 				}
 			})
 		})

@@ -388,9 +388,10 @@ func trace[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj
 	if err != nil {
 		return "", err
 	}
-	if id, err = r.create(ctx, last); err != nil || id == last.Gone {
+	if id, err = r.create(ctx, last); err != nil {
 		return "", err
 	}
+	// Also if it is the id of the thing that is gone: where an id is a name, the next thing has it.
 	if err := save(ctx, c, obj, r, value, last, id); err != nil {
 		return "", err
 	}
