@@ -410,6 +410,34 @@ func TestKeysLast(t *testing.T) {
 	}
 }
 
+// Delete of a stale object that lives on fails also if there is no machine: an Ensure of the newest
+// version may be about to make one.
+//
+// Proves EX4.
+func TestDeleteNothingGuard(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // where it is 2000-01-01
+		for _, kind := range []service{{finds: true}, {finds: true, visible: time.Minute}, {named: true}, {key: time.Hour}} {
+			for _, value := range []string{"", `{"token":%q,"gone":"machine-0"}`, `{"token":%q,"since":"1999-12-31T23:50:00Z"}`} {
+				s, m := quiet(kind)
+				r := s.machine("new")
+				if value != "" {
+					annotate(m, value, external.Token(m.Objects["settings"], account))
+				}
+				old := m.Objects["settings"].DeepCopy()
+				m.Put(old)
+				m.Writes = 0
+				if wait, err := deleted(t.Context(), m, old, r); !apierrors.IsConflict(err) || m.Writes > 0 {
+					t.Errorf("%+v, %q: Delete() of a stale object = %v, %v after %d writes, want a Conflict", kind, value, wait, err, m.Writes)
+				}
+				if wait, err := deleted(t.Context(), m, m.Objects["settings"], r); err != nil || wait == 0 && m.Writes > 0 {
+					t.Errorf("%+v, %q: Delete() = %v, %v after %d writes, want nil and none", kind, value, wait, err, m.Writes)
+				}
+			}
+		}
+	})
+}
+
 // A stale object that no longer wants its machine does not delete the one that it wants again.
 func TestDeleteGuard(t *testing.T) {
 	t.Parallel()
