@@ -201,6 +201,53 @@ func TestEnsureStates(t *testing.T) {
 	}
 }
 
+// If reads lag, Ensure sees late that a service returned the id of the thing that is gone: it has an
+// error if that repeats, and goes on, because a thing of the same name may be gone again.
+func TestEnsureSameID(t *testing.T) {
+	t.Parallel()
+	lag := service{lag: 5 * time.Second, visible: time.Minute}
+	keys, names, forgetful := lag, lag, lag
+	keys.finds, keys.key, keys.undead = true, time.Hour, true
+	names.named = true
+	forgetful.named, forgetful.key = true, time.Hour
+	for _, tt := range []struct {
+		name    string
+		service service
+		errors  []bool // whether there are any after each time that the machine is gone
+		left    int    // machines
+	}{
+		{name: "a key that is remembered", service: keys, errors: []bool{true}},
+		{name: "a name", service: names, errors: []bool{false, true, true}, left: 1},
+		{name: "a name, no list", service: forgetful, errors: []bool{false, true, true}, left: 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, m := quiet(tt.service)
+				r := s.machine("new")
+				r.Replace = nil
+				ensure(t, m, r)
+				for n, want := range tt.errors {
+					s.machines[n].deleted = true
+					fails := 0
+					for begin := time.Now(); time.Since(begin) < 10*time.Minute; {
+						result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r)
+						if err != nil && (isTerminal(err) || !strings.Contains(err.Error(), "set Resource.Replace")) {
+							t.Fatal(err)
+						} else if err != nil {
+							fails++
+						}
+						time.Sleep(max(result.RequeueAfter, time.Second))
+					}
+					if fails > 0 != want || len(s.here()) != tt.left || tt.left > 0 && fails > 1 {
+						t.Errorf("the machine is gone for the time %d: %d errors, and %d machines are left", n+1, fails, len(s.here()))
+					}
+				}
+			})
+		})
+	}
+}
+
 // A stale object updates and replaces nothing.
 //
 // Proves EX3.

@@ -208,6 +208,9 @@ func renew[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj
 	if err != nil {
 		return Result{}, err
 	}
+	if r.VisibleAfter > 0 && id == last.ID && id == last.Gone {
+		return Result{}, fmt.Errorf("create: the service returned the id %s of the thing that is gone for the second time: unless somebody deleted two things of this name, set Resource.Replace, which gets another idempotency key", id)
+	}
 	return Result{id, Busy, max(look, wait, r.VisibleAfter)}, nil
 }
 
