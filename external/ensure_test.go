@@ -464,10 +464,13 @@ func TestKeysLast(t *testing.T) {
 func TestDeleteNothingGuard(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // where it is 2000-01-01
-		for _, kind := range []service{{finds: true}, {finds: true, visible: time.Minute}, {named: true}, {key: time.Hour}} {
+		for _, kind := range []service{{finds: true}, {name: "lists the gone", finds: true}, {finds: true, visible: time.Minute}, {named: true}, {key: time.Hour}} {
 			for _, value := range []string{"", `{"token":%q,"gone":"machine-0"}`, `{"token":%q,"since":"1999-12-31T23:50:00Z"}`} {
 				s, m := quiet(kind)
 				r := s.machine("new")
+				if s.name != "" && value == "" {
+					r.Find = func(context.Context, string) (string, bool, error) { return "machine-0", true, nil }
+				}
 				if value != "" {
 					annotate(m, value, external.Token(m.Objects["settings"], account))
 				}
