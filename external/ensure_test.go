@@ -201,6 +201,53 @@ func TestEnsureStates(t *testing.T) {
 	}
 }
 
+// If reads lag, Ensure sees late that a service returned the id of the thing that is gone: it has an
+// error if that repeats, and goes on, because a thing of the same name may be gone again.
+func TestEnsureSameID(t *testing.T) {
+	t.Parallel()
+	lag := service{lag: 5 * time.Second, visible: time.Minute}
+	keys, names, forgetful := lag, lag, lag
+	keys.finds, keys.key, keys.undead = true, time.Hour, true
+	names.named = true
+	forgetful.named, forgetful.key = true, time.Hour
+	for _, tt := range []struct {
+		name    string
+		service service
+		errors  []bool // whether there are any after each time that the machine is gone
+		left    int    // machines
+	}{
+		{name: "a key that is remembered", service: keys, errors: []bool{true}},
+		{name: "a name", service: names, errors: []bool{false, true, true}, left: 1},
+		{name: "a name, no list", service: forgetful, errors: []bool{false, true, true}, left: 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, m := quiet(tt.service)
+				r := s.machine("new")
+				r.Replace = nil
+				ensure(t, m, r)
+				for n, want := range tt.errors {
+					s.machines[n].deleted = true
+					fails := 0
+					for begin := time.Now(); time.Since(begin) < 10*time.Minute; {
+						result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r)
+						if err != nil && (isTerminal(err) || !strings.Contains(err.Error(), "set Resource.Replace")) {
+							t.Fatal(err)
+						} else if err != nil {
+							fails++
+						}
+						time.Sleep(max(result.RequeueAfter, time.Second))
+					}
+					if fails > 0 != want || len(s.here()) != tt.left || tt.left > 0 && fails > 1 {
+						t.Errorf("the machine is gone for the time %d: %d errors, and %d machines are left", n+1, fails, len(s.here()))
+					}
+				}
+			})
+		})
+	}
+}
+
 // A stale object updates and replaces nothing.
 //
 // Proves EX3.
@@ -235,6 +282,12 @@ func TestDelete(t *testing.T) {
 	}
 	made := func(t *testing.T, _ *service, m *fakeserver.Server, r *external.Resource) {
 		ensure(t, m, *r)
+		deleting(m)
+	}
+	again := func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+		id := ensure(t, m, *r).ID
+		s.machines[0].deleted = true
+		annotate(m, `{"token":%q,"since":%q,"gone":%q}`, external.Token(m.Objects["settings"], account), time.Now().Add(-r.VisibleAfter).UTC().Format(time.RFC3339Nano), id)
 		deleting(m)
 	}
 	tests := []struct {
@@ -289,6 +342,13 @@ func TestDelete(t *testing.T) {
 			}},
 		{name: "no list, an intent", service: keys, left: 1, wait: time.Second, writes: 1, before: intent("1999-12-31T23:50:00Z")},
 		{name: "no list, an intent of long ago", service: keys, wantErr: "may have forgotten", before: intent("1999-12-31T23:00:00Z")},
+		{name: "no list, an intent after a machine of the same name", service: service{named: true, key: time.Hour}, left: 1, wait: time.Second, writes: 1, before: again},
+		{name: "the same, late", service: service{named: true, key: time.Hour, lag: 5 * time.Second, visible: time.Minute}, left: 1, wait: time.Second, writes: 2, before: again},
+		{name: "no list, an intent after a machine whose key is remembered", service: service{key: time.Hour, undead: true}, wait: time.Second, writes: 1,
+			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
+				again(t, s, m, r)
+				r.Replace = nil
+			}},
 		{name: "an id that somebody edited", service: lists, left: 1, wantErr: "so theirs is not changed",
 			before: func(_ *testing.T, s *service, m *fakeserver.Server, _ *external.Resource) {
 				s.machines = []*machine{{id: "theirs", token: "their token", size: "theirs"}}
@@ -335,6 +395,16 @@ func TestDelete(t *testing.T) {
 				}
 				if len(s.here()) != tt.left || m.Writes != tt.writes {
 					t.Errorf("%d machines are left after %d writes, want %d and %d", len(s.here()), m.Writes, tt.left, tt.writes)
+				}
+				for range 50 {
+					if wait == 0 || err != nil {
+						break
+					}
+					time.Sleep(wait)
+					wait, err = deleted(t.Context(), m, m.Objects["settings"], r)
+				}
+				if tt.wait > 0 && (wait > 0 || err != nil || len(s.here()) > 0) {
+					t.Errorf("in the end Delete() = %v, %v, and %d machines are left", wait, err, len(s.here()))
 				}
 			})
 		})
@@ -385,6 +455,37 @@ func TestKeysLast(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Delete of a stale object that lives on fails also if there is no machine: an Ensure of the newest
+// version may be about to make one.
+//
+// Proves EX4.
+func TestDeleteNothingGuard(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // where it is 2000-01-01
+		for _, kind := range []service{{finds: true}, {name: "lists the gone", finds: true}, {finds: true, visible: time.Minute}, {named: true}, {key: time.Hour}} {
+			for _, value := range []string{"", `{"token":%q,"gone":"machine-0"}`, `{"token":%q,"since":"1999-12-31T23:50:00Z"}`} {
+				s, m := quiet(kind)
+				r := s.machine("new")
+				if s.name != "" && value == "" {
+					r.Find = func(context.Context, string) (string, bool, error) { return "machine-0", true, nil }
+				}
+				if value != "" {
+					annotate(m, value, external.Token(m.Objects["settings"], account))
+				}
+				old := m.Objects["settings"].DeepCopy()
+				m.Put(old)
+				m.Writes = 0
+				if wait, err := deleted(t.Context(), m, old, r); !apierrors.IsConflict(err) || m.Writes > 0 {
+					t.Errorf("%+v, %q: Delete() of a stale object = %v, %v after %d writes, want a Conflict", kind, value, wait, err, m.Writes)
+				}
+				if wait, err := deleted(t.Context(), m, m.Objects["settings"], r); err != nil || wait == 0 && m.Writes > 0 {
+					t.Errorf("%+v, %q: Delete() = %v, %v after %d writes, want nil and none", kind, value, wait, err, m.Writes)
+				}
+			}
+		}
+	})
 }
 
 // A stale object that no longer wants its machine does not delete the one that it wants again.

@@ -71,7 +71,8 @@ type Resource struct {
 	// Replace is Create for a thing in the place of one that is gone. It is for services that
 	// remember the idempotency key of the former thing: key is another one for each
 	// replacement, the same when one is tried again, and token is still what Find looks for. If it
-	// is nil, Create is called.
+	// is nil, Create is called, and for a service that remembers the key, Ensure returns an error: with
+	// VisibleAfter when Create has returned the former id twice.
 	Replace func(ctx context.Context, token, key string) (id string, err error)
 
 	// Policy says what Ensure and Delete may do to the thing. The zero value is Manage.

@@ -208,6 +208,9 @@ func renew[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj
 	if err != nil {
 		return Result{}, err
 	}
+	if r.VisibleAfter > 0 && id == last.ID && id == last.Gone {
+		return Result{}, fmt.Errorf("create: the service returned the id %s of the thing that is gone for the second time: unless somebody deleted two things of this name, set Resource.Replace, which gets another idempotency key", id)
+	}
 	return Result{id, Busy, max(look, wait, r.VisibleAfter)}, nil
 }
 
@@ -241,8 +244,8 @@ func (r Resource) observe(ctx context.Context, id string) (State, error) {
 // the finalizer, and the object is looked at again in time.
 //
 // Delete is also for an object that is not being deleted and no longer wants the thing, such as one
-// that its spec turned off. Then the API server confirms first that obj is its newest version. Ensure
-// can make a thing again later.
+// that its spec turned off. Then the API server confirms that obj is its newest version, also if
+// there is no thing: otherwise the error is a Conflict. Ensure can make a thing again later.
 //
 // If the thing of the stored id is gone, Delete calls Find before it returns nil: somebody may have
 // edited the id, or restored the object from a time before [Ensure] replaced the thing. Then it
@@ -292,8 +295,14 @@ func remove[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 	traced := last.ID == ""
 	if traced {
 		id, err := trace(ctx, c, obj, r, last, pending, unreadable)
-		if id == "" || err != nil {
+		if err != nil {
 			return err
+		}
+		if id == "" {
+			if _, preview := calls.InPreview(ctx); preview || obj.GetDeletionTimestamp() != nil {
+				return nil
+			}
+			return fresh(ctx, c, obj, r) // a newer version may have an intent
 		}
 		last.ID = id
 	}
@@ -335,11 +344,13 @@ func remove[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 	if wait := r.hidden(last); wait > 0 {
 		return unseen(wait)
 	}
-	if obj.GetDeletionTimestamp() == nil && obj.GetAnnotations()[r.Annotation] != "" {
-		value := obj.GetAnnotations()[r.Annotation]
+	if obj.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	if value := obj.GetAnnotations()[r.Annotation]; value != "" {
 		return exchange(ctx, c, obj, r, value, intent{Token: last.Token, Gone: last.ID}, "store that the thing is gone")
 	}
-	return nil
+	return fresh(ctx, c, obj, r)
 }
 
 // successor returns the thing that carries the token in place of the one that is gone, and its
@@ -388,9 +399,10 @@ func trace[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj
 	if err != nil {
 		return "", err
 	}
-	if id, err = r.create(ctx, last); err != nil || id == last.Gone {
+	if id, err = r.create(ctx, last); err != nil {
 		return "", err
 	}
+	// Also if it is the id of the thing that is gone: where an id is a name, the next thing has it.
 	if err := save(ctx, c, obj, r, value, last, id); err != nil {
 		return "", err
 	}

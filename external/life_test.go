@@ -29,7 +29,7 @@ var lives = flag.Int("lives", 90, "how many objects of each service TestLives ha
 type service struct {
 	name    string
 	finds   bool          // Find sees machines
-	named   bool          // the id is the token, and no two machines have one
+	named   bool          // the id is the token, and no two machines have one; without key, Find sees them
 	lag     time.Duration // after which reads show a new machine
 	late    time.Duration // for which a machine is busy after each call
 	key     time.Duration // for which a second create with one key returns the first machine
@@ -95,6 +95,9 @@ func (s *service) create(token, key string) (id string, err error) {
 	return id, err
 }
 
+// looks reports whether there is a Find.
+func (s *service) looks() bool { return s.finds || s.named && s.key == 0 }
+
 // machine returns the Resource of an object, which wants the size.
 func (s *service) machine(size string) external.Resource {
 	r := external.Resource{
@@ -135,7 +138,7 @@ func (s *service) machine(size string) external.Resource {
 			})
 		},
 	}
-	if s.finds || s.named {
+	if s.looks() {
 		r.Find = func(_ context.Context, token string) (id string, found bool, err error) {
 			err = s.do(func() error {
 				for _, m := range s.here() {
@@ -167,6 +170,8 @@ func machines() []*service {
 		{name: "lists, knows keys", finds: true, key: time.Hour, undead: true, lag: 20 * time.Second, visible: time.Minute},
 		{name: "names", named: true, late: time.Minute},
 		{name: "no list, forgets keys", key: time.Hour},
+		{name: "no list, forgets names", named: true, key: time.Hour},
+		{name: "no list, late, forgets names", named: true, key: time.Hour, lag: 5 * time.Second, late: 30 * time.Second, visible: time.Minute},
 		{name: "no list, forgets keys, also of the gone", key: time.Hour, undead: true, late: 40 * time.Second},
 		{name: "no list, late, forgets keys", key: time.Hour, undead: true, lag: 5 * time.Second, visible: time.Minute},
 	}
@@ -325,7 +330,7 @@ func (l *life) live(t *testing.T) string {
 			l.history = append(l.history, "  somebody deletes the machine")
 			here[0].deleted = true
 		case 3:
-			if l.finds || l.named {
+			if l.looks() {
 				l.history = append(l.history, "  somebody edits the id")
 				annotate(l.server, `{"token":%q,"id":"machine-0"}`, external.Token(obj, account))
 			}

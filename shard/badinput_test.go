@@ -325,6 +325,32 @@ func TestDeleted(t *testing.T) {
 	}
 }
 
+// TestDeletedOfOthers: if the table is deleted while a replica that owns its shards for longer is
+// cut off, the others wait as long as the Lease of that replica says.
+//
+// Proves SH3.
+func TestDeletedOfOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		g := s.group("long", 4)
+		g.LeaseDuration, g.RenewDeadline = 137*time.Second, 90*time.Second
+		long := j.start(t, g, 0)
+		settle()
+		j.expect(t, 1, 4)
+		j.start(t, s.group("short", 4), 0)
+		settle()
+		j.expect(t, 2, 4)
+		long.client.Partition(true)
+		if err := s.Delete(groupName, nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(137*time.Second + 2*retryPeriod)
+		synctest.Wait()
+		if got := j.counts(); got["short"] != 4 {
+			t.Errorf("the shards have the owners %v after the LeaseDuration of the replica that is cut off", got)
+		}
+	})
+}
+
 // TestEdited: if another user gives a shard to another replica, its work ends with ErrLost
 // at the event.
 func TestEdited(t *testing.T) {

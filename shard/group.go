@@ -61,7 +61,8 @@ type LeaseClient interface {
 //	                 watches of its owner fail and its renewals succeed
 //	etcd restored    until the next list
 //
-// If one Lease of the group is deleted, the others wait for LeaseDuration.
+// If one Lease of the group is deleted, the others wait for LeaseDuration, or for that of
+// another replica if it is longer.
 //
 // # Assumptions
 //

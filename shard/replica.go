@@ -147,10 +147,13 @@ func (r *replica) joinOnce(ctx context.Context) (e *epoch, wait time.Duration, e
 	listed, t, tableErr, absentFor, number := r.listed, r.table, r.tableErr, time.Since(r.tableAbsent), r.number
 	listErr := r.listErr
 	own, ended := r.ownLocked()
-	others := 0
+	others, longest := 0, r.LeaseDuration
 	for _, m := range r.members {
 		if !m.absent && m.lease.Name != r.leaseName {
 			others++
+		}
+		if !m.ended {
+			longest = max(longest, m.duration(r.LeaseDuration))
 		}
 	}
 	r.mu.Unlock()
@@ -162,9 +165,9 @@ func (r *replica) joinOnce(ctx context.Context) (e *epoch, wait time.Duration, e
 		return nil, r.RetryPeriod, listErr
 	case tableErr != nil:
 		return nil, 0, &tableError{tableErr}
-	case t == nil && (others > 0 || own != nil) && absentFor < r.LeaseDuration:
+	case t == nil && (others > 0 || own != nil) && absentFor < longest:
 		// The table was deleted: its owners may not know that yet.
-		return nil, r.LeaseDuration - absentFor, nil
+		return nil, longest - absentFor, nil
 	case t == nil:
 		empty := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: r.name, Labels: map[string]string{groupLabel: r.name}}}
 		lease, err := encode(empty, number+1, r.ranges, make([]entry, r.ranges.N), nil)

@@ -25,11 +25,11 @@ import (
 // A TLSConfig without either is an error, so that no server uses plain HTTP by mistake.
 //
 // Timeouts that are 0 get defaults, so that no client can hold a connection without limit:
-// ReadHeaderTimeout 10s, ReadTimeout 30s (for a request with its body), IdleTimeout 2
-// min. They do not bound a handler that has read the request: it may stream its response
-// without limit. Set ReadTimeout to -1 if clients stream request bodies. Positive and
-// negative values keep their meaning in net/http. WriteTimeout stays as it is: set it if
-// no handler streams.
+// ReadHeaderTimeout 10s (or ReadTimeout, if that is shorter), ReadTimeout 30s (for a request
+// with its body), IdleTimeout 2 min. They do not bound a handler that has read the
+// request: it may stream its response without limit. Set ReadTimeout to -1 if clients
+// stream request bodies. Positive and negative values keep their meaning in net/http.
+// WriteTimeout stays as it is: set it if no handler streams.
 //
 // srv belongs to the part: do not call its methods, except RegisterOnShutdown before the
 // part starts. An http.Server serves once, so the part can run only once.
@@ -101,11 +101,11 @@ func Server(srv *http.Server) func(context.Context) error {
 
 // setTimeouts sets the timeouts that are 0.
 func setTimeouts(srv *http.Server) {
-	if srv.ReadTimeout > 0 {
-		return // net/http uses it for all three
-	}
 	if srv.ReadHeaderTimeout == 0 {
 		srv.ReadHeaderTimeout = 10 * time.Second
+		if srv.ReadTimeout > 0 {
+			srv.ReadHeaderTimeout = min(srv.ReadHeaderTimeout, srv.ReadTimeout)
+		}
 	}
 	if srv.IdleTimeout == 0 {
 		srv.IdleTimeout = 2 * time.Minute

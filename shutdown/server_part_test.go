@@ -133,7 +133,9 @@ func TestServerTimeouts(t *testing.T) {
 		{name: "endless headers", srv: &http.Server{ReadHeaderTimeout: -1}, header: -1, idle: 2 * time.Minute},
 		{name: "disabled", srv: &http.Server{ReadHeaderTimeout: -1, ReadTimeout: -1, IdleTimeout: -1}, header: -1, read: -1, idle: -1},
 		{name: "endless bodies", srv: &http.Server{ReadTimeout: -1}, header: 10 * time.Second, read: -1, idle: 2 * time.Minute},
-		{name: "ReadTimeout counts for all", srv: &http.Server{ReadTimeout: time.Minute}, read: time.Minute},
+		{name: "long bodies", srv: &http.Server{ReadTimeout: 10 * time.Minute}, header: 10 * time.Second, read: 10 * time.Minute, idle: 2 * time.Minute},
+		{name: "short requests", srv: &http.Server{ReadTimeout: time.Second}, header: time.Second, read: time.Second, idle: 2 * time.Minute},
+		{name: "all", srv: &http.Server{ReadHeaderTimeout: 1, ReadTimeout: 2, IdleTimeout: 3}, header: 1, read: 2, idle: 3},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, stop := serve(t, tc.srv)

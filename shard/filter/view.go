@@ -58,8 +58,8 @@ type View struct {
 	mu      sync.Mutex // guards the fields below
 	running bool
 	added   map[int]bool
-	shown   map[int]bool  // nil before the first Select
-	next    map[int]bool  // of the running or last Select; nil after one that succeeded
+	shown   map[int]bool  // the informer shows at least these; nil before a Select succeeded
+	maybe   map[int]bool  // and at most these
 	err     error         // of the last Select
 	changed chan struct{} // closed by the next change of the fields above; nil if no call waits
 }
@@ -78,6 +78,9 @@ func (v *View) Run(ctx context.Context) error {
 		return errors.New("filter: the View runs already: use one View for each Run")
 	}
 	v.running = true
+	if v.maybe == nil {
+		v.maybe = map[int]bool{}
+	}
 	v.mu.Unlock()
 	defer func() {
 		v.mu.Lock()
@@ -88,11 +91,13 @@ func (v *View) Run(ctx context.Context) error {
 	pause := firstPause
 	for {
 		v.mu.Lock()
-		equal, changed := v.shown != nil && maps.Equal(v.added, v.shown) && v.next == nil, v.waitLocked()
+		equal, changed := v.shown != nil && maps.Equal(v.added, v.shown) && maps.Equal(v.added, v.maybe), v.waitLocked()
 		want := map[int]bool{}
 		if !equal && ctx.Err() == nil {
 			maps.Copy(want, v.added)
-			v.next = want
+			// A Select that fails can take effect until a later one succeeds.
+			maps.DeleteFunc(v.shown, func(s int, _ bool) bool { return !want[s] })
+			maps.Copy(v.maybe, want)
 		}
 		v.mu.Unlock()
 		switch {
@@ -108,7 +113,7 @@ func (v *View) Run(ctx context.Context) error {
 		err := v.call(ctx, want)
 		v.mu.Lock()
 		if err == nil { // also if ctx is done: the informer shows them
-			v.shown, v.next = want, nil
+			v.shown, v.maybe = want, maps.Clone(want)
 		}
 		if err == nil || ctx.Err() == nil {
 			v.err = err
@@ -210,10 +215,10 @@ func (v *View) set(ctx context.Context, shard int, add bool) error {
 	return nil
 }
 
-// isLocked reports whether the informer shows a shard, or does not, and the running Select
-// keeps that.
+// isLocked reports whether the informer shows a shard, or does not, and neither the running
+// Select nor one that failed changes that.
 func (v *View) isLocked(shard int, shown bool) bool {
-	return v.shown[shard] == shown && (v.next == nil || v.next[shard] == shown)
+	return v.shown[shard] == shown && v.maybe[shard] == shown
 }
 
 // waitLocked returns a channel that the next change closes.

@@ -21,7 +21,8 @@ import (
 	"github.com/controllerkit/controllerkit/shard/filter"
 )
 
-// informer is what a View selects in. Each Select takes a second.
+// informer is what a View selects in. Each Select takes a second. One that fails takes effect
+// late, before the next begins.
 type informer struct {
 	t    *testing.T
 	view *filter.View
@@ -87,11 +88,17 @@ func (i *informer) sel(ctx context.Context, text string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.calls = append(i.calls, strings.Join(shards, " "))
+	show := func() { i.shown = strings.Join(shards, " ") }
 	if i.fails > 0 {
 		i.fails--
+		time.AfterFunc(50*time.Millisecond, func() {
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			show()
+		})
 		return errDenied
 	}
-	i.shown = strings.Join(shards, " ")
+	show()
 	return nil
 }
 
@@ -227,6 +234,65 @@ func TestViewFails(t *testing.T) {
 			t.Errorf("Add: %v, the informer shows %q", err, i.shows())
 		}
 	})
+}
+
+// TestViewLate: a Select that failed takes effect before the next one, and the call that waits
+// for that one does not return earlier.
+//
+// Proves SE3.
+func TestViewLate(t *testing.T) {
+	within := func(t *testing.T, d time.Duration) context.Context {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	for _, tt := range []struct {
+		name   string
+		before func(t *testing.T, v *filter.View) // its last Select fails
+		call   func(ctx context.Context, v *filter.View) error
+		late   string // what the failed Select shows
+	}{
+		{name: "Add", late: "1", before: func(t *testing.T, v *filter.View) {
+			if err := v.Remove(within(t, 1060*time.Millisecond), 0); !errors.Is(err, errDenied) {
+				t.Errorf("Remove(0): %v", err)
+			}
+		}, call: func(ctx context.Context, v *filter.View) error { return v.Add(ctx, 0) }},
+		{name: "Remove", late: "0 1 2", before: func(t *testing.T, v *filter.View) {
+			if err := v.Add(within(t, 1060*time.Millisecond), 2); !errors.Is(err, errDenied) {
+				t.Errorf("Add(2): %v", err)
+			}
+		}, call: func(ctx context.Context, v *filter.View) error { return v.Remove(ctx, 2) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				i, _ := runView(t)
+				for _, s := range []int{0, 1} {
+					if err := i.view.Add(t.Context(), s); err != nil {
+						t.Fatal(err)
+					}
+				}
+				i.mu.Lock()
+				i.fails = 1
+				i.mu.Unlock()
+				tt.before(t, i.view)
+				if i.shows() != tt.late {
+					t.Fatalf("the Select that failed shows %q, want %q", i.shows(), tt.late)
+				}
+				var wait sync.WaitGroup
+				wait.Go(func() {
+					if err := tt.call(t.Context(), i.view); err != nil || i.shows() != "0 1" {
+						t.Errorf("%s: %v, the informer shows %q", tt.name, err, i.shows())
+					}
+				})
+				time.Sleep(500 * time.Millisecond) // the next Select runs
+				if err := i.view.Remove(t.Context(), 7); err != nil {
+					t.Error(err) // it wakes the call
+				}
+				wait.Wait()
+			})
+		})
+	}
 }
 
 // TestViewOfGroup: with a Group, each shard is shown while its work runs, and no replica
