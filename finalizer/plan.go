@@ -401,7 +401,8 @@ func has[T metav1.Object](steps []Step[T], name string) bool {
 // A hand-written loop passes After to the queue's AddAfter. If all steps wait, a
 // reconcile.Controller runs the key again after After also if its function returns the error as it
 // is. If a step has failed, the class of Err decides, and of a terminal one no retry comes, also
-// not for the steps that wait: set RequeueAfter as above.
+// not for the steps that wait: set RequeueAfter as above. If the cleanup joins other errors with that
+// of the Plan, return the error as it is, because blocked.Err is without them.
 type BlockedError struct {
 	// Steps has the steps that ran and are not done, at least one, in the order of the
 	// plan.

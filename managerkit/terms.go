@@ -155,7 +155,8 @@ func hasTerm(ctx context.Context) error {
 // The manager does not start or stop the cluster, which must run before the manager
 // starts. When the manager stops its cache, the event handlers that its controllers have
 // added to the shared informers are removed. Add indexes to the cluster, before it
-// starts, because an index cannot be added twice. Set no Cache.NewInformer and use no [Writes]:
+// starts, because an index cannot be added twice; the indexes of a bridge's operator are used again by the
+// next term. Set no Cache.NewInformer and use no [Writes]:
 // both would not see the informers of the cluster.
 func Share(options *manager.Options, shared cluster.Cluster) error {
 	switch {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -208,15 +209,87 @@ func (i *informer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistrat
 	return nil
 }
 
-// AddIndexers adds indexers. Those of this library are the same for all users of the manager's informer.
+// AddIndexers adds indexers. Those of this library are the same for all users of the manager's informer. Those of a
+// user that has ended, in a former term of a shared cache, are used again, because a cache cannot remove them. Then it
+// returns an error if the function returns other values for an object of the cache.
 func (i *informer) AddIndexers(indexers cache.Indexers) error {
-	known, added := i.GetIndexer().GetIndexers(), cache.Indexers{}
-	for name, index := range indexers {
-		if known[name] == nil || !strings.HasPrefix(name, headers.Index) {
-			added[name] = index
+	objects := i.GetIndexer()
+	known, added, again := objects.GetIndexers(), cache.Indexers{}, map[*index]cache.IndexFunc{}
+	for name, f := range indexers {
+		former := indexOf(known[name])
+		switch {
+		case f == nil:
+			return fmt.Errorf("bridge: the index %q has no function", name)
+		case known[name] != nil && strings.HasPrefix(name, headers.Index):
+		case former != nil && former.user.Load().of.hasEnded():
+			if err := former.compare(f, objects); err != nil {
+				return fmt.Errorf("bridge: the manager's cache has an index %q of a former term: %w: use another name", name, err)
+			}
+			again[former] = f
+		default:
+			x := &index{}
+			x.user.Store(&user{i, f})
+			added[name] = x.values
 		}
 	}
-	return i.SharedIndexInformer.AddIndexers(added)
+	if err := i.SharedIndexInformer.AddIndexers(added); err != nil {
+		return err
+	}
+	for former, f := range again {
+		former.user.Store(&user{i, f})
+	}
+	return nil
+}
+
+func (i *informer) hasEnded() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.run != nil && i.run.Err() != nil
+}
+
+// An index belongs to one user after the other.
+type index struct{ user atomic.Pointer[user] }
+
+type user struct {
+	of *informer
+	f  cache.IndexFunc
+}
+
+// values is the function in the cache.
+func (x *index) values(obj any) ([]string, error) {
+	if q, ok := obj.(*question); ok {
+		q.index = x
+		return nil, nil
+	}
+	return x.user.Load().f(obj)
+}
+
+// compare returns an error if f has other values for an object.
+func (x *index) compare(f cache.IndexFunc, objects cache.Indexer) error {
+	for _, key := range objects.ListKeys() {
+		obj, ok, err := objects.GetByKey(key)
+		if err != nil || !ok {
+			continue // it does not decode, or has gone
+		}
+		was, _ := x.values(obj)
+		if now, _ := f(obj); !slices.Equal(was, now) {
+			return fmt.Errorf("it has other values for %s", kube.Printable(key, 600))
+		}
+	}
+	return nil
+}
+
+// A question asks the function of a cache for its index.
+type question struct{ index *index }
+
+// indexOf returns the index of a function in the cache, or nil if it is another one's.
+func indexOf(f cache.IndexFunc) *index {
+	var q question
+	defer func() { _ = recover() }() // of another one's function
+	if f != nil {
+		_, _ = f(&q)
+	}
+	return q.index
 }
 
 // SetTransform returns an error.

@@ -41,20 +41,43 @@ func TestServerSharedTerms(t *testing.T) {
 	})
 	must(t, err)
 	start(t, shared.Start)
-	for range 3 {
-		options := w.options()
-		must(t, managerkit.Share(&options, shared))
-		mgr := w.manager(t, testserver.Config(t), options)
-		calls := make(chan string, 100)
-		must(t, bridge.Add(mgr, operator.Options{Name: "terms"}, func(op *operator.Operator) error {
-			operator.Kind(op, corev1.SchemeGroupVersion.WithResource("configmaps"), operator.Reconciler[*corev1.ConfigMap]{
-				Reconcile: func(_ context.Context, cm *corev1.ConfigMap) (reconcile.Result, error) {
+	// add is the set-up of a term. The index has the name of each object behind a prefix.
+	add := func(mgr ctrl.Manager, prefix string, calls chan<- string) error {
+		return bridge.Add(mgr, operator.Options{Name: "terms"}, func(op *operator.Operator) error {
+			configMaps := corev1.SchemeGroupVersion.WithResource("configmaps")
+			var byName *operator.Reader[*corev1.ConfigMap]
+			c := operator.Kind(op, configMaps, operator.Reconciler[*corev1.ConfigMap]{
+				Reconcile: func(ctx context.Context, cm *corev1.ConfigMap) (reconcile.Result, error) {
+					found, err := byName.ByIndex(ctx, "name", prefix+cm.Name)
+					if err != nil || len(found) != 1 || found[0].Name != cm.Name {
+						t.Errorf("the index has %d objects for %s: %v", len(found), cm.Name, err)
+					}
 					calls <- cm.Name
 					return reconcile.Result{}, nil
 				},
 			})
+			byName = operator.Reads(c, configMaps, operator.Reading[*corev1.ConfigMap]{Indexes: map[string]func(*corev1.ConfigMap) []string{
+				"name": func(cm *corev1.ConfigMap) []string { return []string{prefix + cm.Name} },
+			}})
 			return nil
-		}))
+		})
+	}
+	for term := range 4 {
+		options := w.options()
+		must(t, managerkit.Share(&options, shared))
+		mgr := w.manager(t, testserver.Config(t), options)
+		calls := make(chan string, 100)
+		if term == 3 {
+			err := add(mgr, "other-", calls)
+			if err == nil {
+				err = mgr.Start(t.Context())
+			}
+			if err == nil || !strings.Contains(err.Error(), `an index "name" of a former term: it has other values for `) {
+				t.Errorf("the error of another index is %v", err)
+			}
+			break
+		}
+		must(t, add(mgr, "own-", calls))
 		stop := start(t, mgr.Start)
 		if name := receive(t, calls, "call"); name != "a" && name != "kube-root-ca.crt" {
 			t.Errorf("a call of %s", name)
