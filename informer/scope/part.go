@@ -31,7 +31,8 @@ type part struct {
 	scope    *Informer
 	key      Part
 	informer cache.SharedIndexInformer
-	versions versions // the floor is set before the part is in a view
+	typed    func(any) any // decodes what the informer holds; nil if it holds objects
+	versions versions      // the floor is set before the part is in a view
 
 	// The lock of the selection guards the fields below.
 	stop    context.CancelFunc       // nil until the informer runs
@@ -83,8 +84,7 @@ func (p *part) prepare() error {
 		return fmt.Errorf("the function of New returned an informer that cannot be started: %w: return a new one", err)
 	}
 	if s, ok := p.informer.GetStore().(headers.Store); ok {
-		typed := s.Typed // the informers of all parts have one type
-		p.scope.typed.Store(&typed)
+		p.typed = s.Typed
 	}
 	return nil
 }
@@ -151,13 +151,17 @@ func (p *part) startLocked() {
 func (p *part) MetadataAlone() bool { return headers.Decodes(p.informer.GetStore()) }
 
 // OnAdd implements cache.ResourceEventHandler.
-func (p *part) OnAdd(obj any, initial bool) { p.handle(event{kind: onAdd, new: obj, initial: initial}) }
+func (p *part) OnAdd(obj any, initial bool) {
+	p.handle(event{kind: onAdd, new: object{p, obj}, initial: initial})
+}
 
 // OnUpdate implements cache.ResourceEventHandler.
-func (p *part) OnUpdate(old, obj any) { p.handle(event{kind: onUpdate, old: old, new: obj}) }
+func (p *part) OnUpdate(old, obj any) {
+	p.handle(event{kind: onUpdate, old: object{p, old}, new: object{p, obj}})
+}
 
 // OnDelete implements cache.ResourceEventHandler.
-func (p *part) OnDelete(obj any) { p.handle(event{kind: onDelete, old: obj}) }
+func (p *part) OnDelete(obj any) { p.handle(event{kind: onDelete, old: object{p, obj}}) }
 
 func (p *part) handle(e event) {
 	p.scope.selection.mu.Lock()
@@ -173,9 +177,9 @@ func (p *part) handle(e event) {
 
 // applyLocked notes an event of the informer, and sends it if the part is visible.
 func (p *part) applyLocked(e event) {
-	obj := e.new
+	obj := e.new.obj
 	if e.kind == onDelete {
-		obj = e.old
+		obj = e.old.obj
 	}
 	name, err := cache.DeletionHandlingObjectToName(obj)
 	if err != nil {
@@ -268,11 +272,12 @@ func (n namespaces) overlap(namespace string) bool {
 }
 
 // object returns the object that a region has shown to the informer with an index.
-func (n namespaces) object(index int, name cache.ObjectName) (any, bool) {
+func (n namespaces) object(index int, name cache.ObjectName) (object, bool) {
 	r := n.of(name.Namespace)
 	if r == nil {
-		return nil, false
+		return object{}, false
 	}
-	obj, ok := r.parts[index].objects[name]
-	return obj, ok
+	p := r.parts[index]
+	obj, ok := p.objects[name]
+	return object{p, obj}, ok
 }
