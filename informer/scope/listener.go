@@ -18,6 +18,7 @@ const (
 	onAdd kind = iota
 	onUpdate
 	onDelete
+	onLeave  // a deletion from the selection
 	onSynced // all initial events were before it
 )
 
@@ -47,10 +48,10 @@ func (o object) typed() any {
 type listener struct {
 	scope   *Informer
 	handler *guard.Handler
-	fitting cache.ResourceEventHandler // calls handler
-	alone   bool                       // the handler needs the metadata alone
-	ended   chan struct{}              // closed when the handler will not be called again
-	done    chan struct{}              // closed when the handler is synced
+	fitting *malformed.Handler // calls handler
+	alone   bool               // the handler needs the metadata alone
+	ended   chan struct{}      // closed when the handler will not be called again
+	done    chan struct{}      // closed when the handler is synced
 	stopped chan struct{}
 	stop    func()
 	started bool // guarded by the selection
@@ -70,7 +71,7 @@ func newListener(i *Informer, handler cache.ResourceEventHandler) *listener {
 		stopped: make(chan struct{}),
 		wake:    make(chan struct{}, 1),
 	}
-	l.fitting = malformed.Handler(l.handler)
+	l.fitting = malformed.Fit(l.handler)
 	l.stop = sync.OnceFunc(func() { close(l.stopped) })
 	return l
 }
@@ -145,6 +146,8 @@ func (l *listener) call(e event) {
 		l.fitting.OnUpdate(old, obj)
 	case onDelete:
 		l.fitting.OnDelete(old)
+	case onLeave:
+		l.fitting.Leave(old)
 	case onSynced:
 		close(l.done)
 	}

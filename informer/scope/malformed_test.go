@@ -1,6 +1,7 @@
 package scope_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -14,8 +15,68 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer/scope"
+	"github.com/controllerkit/controllerkit/internal/malformed"
 	"github.com/controllerkit/controllerkit/internal/testcost"
 )
+
+// lenient is informer with the malformed objects of package crd: those with the label "bad".
+func (s *server) lenient(p scope.Part) (cache.SharedIndexInformer, error) {
+	inner, err := s.informer(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := inner.AddIndexers(cache.Indexers{malformed.Index: malformed.Values}); err != nil {
+		return nil, err
+	}
+	i := malformed.New(inner, "*v1.ConfigMap")
+	return i, i.SetTransform(func(obj any) (any, error) {
+		if c, ok := obj.(*corev1.ConfigMap); ok && c.Labels["app"] == "bad" {
+			return &malformed.Object{ObjectMeta: c.ObjectMeta, Err: errors.New("bad")}, nil
+		}
+		return obj, nil
+	})
+}
+
+// A change of selectors is no deletion of a malformed object that stays, also for a handler that needs
+// the metadata alone. One that a handler has not seen is not deleted when it leaves.
+//
+// Proves SC4.
+func TestMalformed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		objects := scope.New(s.lenient)
+		run(t, quiet(t), objects)
+		all, alone := newJournal(), newJournal()
+		handle(t, objects, all)
+		handle(t, objects, metadataAlone{alone})
+		want := func(events ...string) {
+			t.Helper()
+			wantEvents(t, all, slices.Clone(events)...)
+			wantEvents(t, alone, events...)
+		}
+		s.put("blue", "x", "web")
+		s.put("blue", "y", "bad")
+		must(t, objects.Select(t.Context(), in("blue")))
+		want("add blue/x 11")
+		s.put("blue", "x", "bad")
+		want("update blue/x 13")
+		must(t, objects.Select(t.Context(), scope.Selection{Namespaces: []string{"blue"}, LabelSelector: "app!=none"}))
+		want()
+		s.put("blue", "y", "web")
+		want("add blue/y 14")
+		s.put("blue", "x", "web")
+		want("update blue/x 15")
+		s.put("blue", "x", "bad")
+		s.put("blue", "z", "bad")
+		want("update blue/x 16")
+		must(t, objects.Select(t.Context(), in("green")))
+		want("delete blue/x 16", "delete blue/y 14")
+	})
+}
+
+type metadataAlone struct{ cache.ResourceEventHandler }
+
+func (metadataAlone) MetadataAlone() bool { return true }
 
 // encoded is an informer whose store decodes, as those of package compact.
 type encoded struct {

@@ -150,6 +150,9 @@ func (p *part) startLocked() {
 // MetadataAlone reports whether objects has encoded objects, which listeners decode.
 func (p *part) MetadataAlone() bool { return headers.Decodes(p.informer.GetStore()) }
 
+// TakesMalformed implements malformed.Taker: what a handler has seen of an object outlasts the part.
+func (p *part) TakesMalformed() {}
+
 // OnAdd implements cache.ResourceEventHandler.
 func (p *part) OnAdd(obj any, initial bool) {
 	p.handle(event{kind: onAdd, new: object{p, obj}, initial: initial})

@@ -520,7 +520,7 @@ func (s *selection) showLocked(added, removed []*region) {
 			p := r.parts[k]
 			for name, old := range p.objects {
 				if _, stays := is.object(k, name); !stays {
-					events = append(events, event{kind: onDelete, old: object{p, old}})
+					events = append(events, event{kind: onLeave, old: object{p, old}})
 				}
 			}
 		}
