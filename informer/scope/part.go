@@ -76,9 +76,12 @@ func (p *part) prepare() error {
 		return fmt.Errorf("the function of New returned an informer that has stopped: return a new one")
 	}
 	err := p.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		p.fail(err)
-		next := p.scope.watchError()
+		watched, next := alive.From(ctx), p.scope.watchError()
+		rests := watched.Rests()
 		next(ctx, r, err)
+		if watched.Rests() == rests {
+			p.fail(err)
+		}
 	})
 	if err != nil {
 		return fmt.Errorf("the function of New returned an informer that cannot be started: %w: return a new one", err)
