@@ -19,6 +19,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
 // batchCall is one call of a method of a Batch. A Set has one in each of its calls.
@@ -143,7 +144,7 @@ func (c *batchCall) applyObject(ctx context.Context, o *batchObject, force bool)
 			if err != nil {
 				return err
 			}
-		case !kube.IsGone(err, config.GetName()) && !isUnserved(err):
+		case !kube.IsGone(err, config.GetName()) && !rejection.IsUnserved(err):
 			return fmt.Errorf("read the object before the apply: %w", err)
 		}
 	}
@@ -190,7 +191,7 @@ func (c *batchCall) retryDefined(ctx context.Context, stage []*batchObject, f fu
 	var late []*batchObject
 	var errs []error
 	for _, o := range stage {
-		if slices.Contains(c.definedKinds, o.manifest.GroupVersionKind()) && (isUnserved(o.err) || isUndeclared(o.err) || apierrors.IsInvalid(o.err)) {
+		if slices.Contains(c.definedKinds, o.manifest.GroupVersionKind()) && (rejection.IsUnserved(o.err) || rejection.IsUndeclared(o.err) || apierrors.IsInvalid(o.err)) {
 			late, errs = append(late, o), append(errs, o.err)
 		}
 	}

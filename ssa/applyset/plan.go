@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/changes"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
 // Plan returns the results that Apply would have, without a change of any object. The
@@ -81,7 +82,7 @@ func (c *setCall) dryApply(ctx context.Context, w *wantedMember) error {
 	}
 	err := c.applyMember(ctx, w)
 	switch {
-	case err != nil && (isUnserved(err) && slices.Contains(c.batch.definedKinds, w.object.manifest.GroupVersionKind()) ||
+	case err != nil && (rejection.IsUnserved(err) && slices.Contains(c.batch.definedKinds, w.object.manifest.GroupVersionKind()) ||
 		apierrors.IsNotFound(err) && c.wantedIDs[identity{namespaceKind(), "", w.id.namespace}]):
 		w.action = Created
 		return nil

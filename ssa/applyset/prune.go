@@ -16,6 +16,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
 // formerMember is an object that can be a member and is not wanted.
@@ -224,7 +225,7 @@ func (c *setCall) examine(ctx context.Context, f *formerMember) error {
 			f.state = absent
 			c.memory.drop(f.id)
 			return nil
-		case isUnserved(err):
+		case rejection.IsUnserved(err):
 			f.set(unserved, reasonUnserved)
 			return nil
 		default:

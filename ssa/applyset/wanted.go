@@ -14,6 +14,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
 // wantedMember is a wanted object of a call.
@@ -84,7 +85,7 @@ func (c *setCall) applyAll(ctx context.Context) error {
 	request := func(ctx context.Context, o *batchObject) error {
 		w := toApply[o]
 		err := c.applyMember(ctx, w)
-		if w.member.Wait && isUnserved(err) && !c.definesKindOf(o) {
+		if w.member.Wait && rejection.IsUnserved(err) && !c.definesKindOf(o) {
 			w.action, w.reason = Pending, reasonUnserved
 			return nil
 		}
