@@ -6,10 +6,10 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/informer/scope/internal/versions"
 	"github.com/controllerkit/controllerkit/internal/alive"
 	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
@@ -31,8 +31,8 @@ type part struct {
 	scope    *Informer
 	key      Part
 	informer cache.SharedIndexInformer
-	typed    func(any) any // decodes what the informer holds; nil if it holds objects
-	versions versions      // the floor is set before the part is in a view
+	typed    func(any) any  // decodes what the informer holds; nil if it holds objects
+	floor    versions.Floor // its version is set before the part is in a view
 
 	// The lock of the selection guards the fields below.
 	stop    context.CancelFunc       // nil until the informer runs
@@ -232,7 +232,7 @@ func (r *region) closeLocked() {
 func (p *part) version() string { return p.informer.GetStore().LastStoreSyncResourceVersion() }
 
 // shownVersion returns the version of a part in a view.
-func (p *part) shownVersion() string { return p.versions.known(p.version()) }
+func (p *part) shownVersion() string { return p.floor.Known(p.version()) }
 
 // addIndexers adds the indexers that the part's cache does not have.
 func (p *part) addIndexers(indexers cache.Indexers) error {
@@ -245,19 +245,6 @@ func (p *part) addIndexers(indexers cache.Indexers) error {
 		}
 	}
 	return nil
-}
-
-// same reports whether two objects are the same version of one object.
-func same(a, b any) bool {
-	x, err := meta.Accessor(a)
-	if err != nil {
-		return false
-	}
-	y, err := meta.Accessor(b)
-	if err != nil {
-		return false
-	}
-	return x.GetResourceVersion() != "" && x.GetResourceVersion() == y.GetResourceVersion() && x.GetUID() == y.GetUID()
 }
 
 // namespaces finds the region of an object by its namespace.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/informer/scope/internal/versions"
 	"github.com/controllerkit/controllerkit/internal/alive"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
@@ -91,7 +92,7 @@ func (s *selection) add(informer func(Part) (cache.SharedIndexInformer, error)) 
 	}
 	i.index = len(s.informers)
 	s.informers = append(s.informers, i)
-	s.view.Store(&view{of: append(s.view.Load().of, &versions{})})
+	s.view.Store(&view{of: append(s.view.Load().of, &versions.Floor{})})
 	return i
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/informer/scope/internal/versions"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -532,7 +533,7 @@ func (s *selection) showLocked(added, removed []*region) {
 				switch {
 				case !stays:
 					events = append(events, event{kind: onAdd, new: object{p, obj}, initial: true})
-				case !same(old.obj, obj):
+				case !versions.Same(old.obj, obj):
 					events = append(events, event{kind: onUpdate, old: old, new: object{p, obj}})
 				}
 			}
