@@ -107,7 +107,7 @@ func (c *batchCall) addKinds(crd *unstructured.Unstructured) {
 // applyFirst applies the first stage, and waits until the API server serves its kinds.
 func (c *batchCall) applyFirst(ctx context.Context, request func(context.Context, *batchObject) error) {
 	c.run(ctx, c.first, func(ctx context.Context, o *batchObject) error {
-		if err := request(ctx, o); err != nil || o.live.GetDeletionTimestamp() == nil {
+		if err := request(ctx, o); err != nil || o.live == nil || o.live.GetDeletionTimestamp() == nil {
 			return err
 		}
 		return errDeleting
