@@ -57,8 +57,9 @@ func (s *Set) Plan(ctx context.Context, parent metav1.Object, wanted ...Member) 
 		c.batch.failed = c.batch.failed || w.object.err != nil
 	}
 	if !c.batch.failed {
-		c.findFormer(ctx)
-		err = c.checkBounds()
+		if err = c.findFormer(ctx); err == nil {
+			err = c.checkBounds()
+		}
 		for _, f := range c.former {
 			if f.state == doomed {
 				f.state = pruned

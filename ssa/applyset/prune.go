@@ -75,8 +75,8 @@ func (f *formerMember) setDeleting() {
 
 const reasonUnserved = "the API server does not serve its kind"
 
-// findFormer finds the former members, and decides about each.
-func (c *setCall) findFormer(ctx context.Context) {
+// findFormer finds the former members, and decides about each. The error is about ctx.
+func (c *setCall) findFormer(ctx context.Context) error {
 	c.wantedUIDs = map[types.UID]bool{}
 	for id := range c.wantedIDs {
 		if uid := c.memory.members[id].uid; uid != "" {
@@ -117,6 +117,10 @@ func (c *setCall) findFormer(ctx context.Context) {
 		return nil // f has the error
 	})
 	c.keepUsed()
+	if ctx.Err() != nil {
+		return fmt.Errorf("applyset: nothing was pruned: %w", context.Cause(ctx))
+	}
+	return nil
 }
 
 // keepUsed keeps the Namespaces and CustomResourceDefinitions whose deletion would delete a
@@ -155,9 +159,8 @@ func (c *setCall) keepUsed() {
 // prune deletes the former members in the reverse order of the stages, and reduces the
 // inventory. The error is about the parent or the bound.
 func (c *setCall) prune(ctx context.Context, bounded bool) error {
-	c.findFormer(ctx)
-	if ctx.Err() != nil {
-		return fmt.Errorf("applyset: nothing was pruned: %w", context.Cause(ctx))
+	if err := c.findFormer(ctx); err != nil {
+		return err
 	}
 	if bounded {
 		if err := c.checkBounds(); err != nil {

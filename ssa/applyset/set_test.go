@@ -255,6 +255,11 @@ func TestSetStopped(t *testing.T) {
 	if !errors.Is(err, errBoom) || strings.Contains(actions(results), "Pruned") || len(client.Actions()) > 0 {
 		t.Errorf("%s, error %v, requests %v", actions(results), err, client.Actions())
 	}
+	// A plan without its examination is not complete.
+	results, err = s.Plan(ctx, parent)
+	if !errors.Is(err, errBoom) || strings.Contains(actions(results), "Pruned") || len(client.Actions()) > 0 {
+		t.Errorf("Plan: %s, error %v, requests %v", actions(results), err, client.Actions())
+	}
 }
 
 // A context that ends while an object is read leaves it as it is. Its result is an error.
