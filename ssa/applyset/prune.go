@@ -63,6 +63,9 @@ func (s formerState) action() Action {
 // isStaged reports whether the object goes, or can go, in the order of the stages.
 func (s formerState) isStaged() bool { return s == unserved || s == doomed || s == deleting }
 
+// blocks reports whether the objects of lower stages wait for the object.
+func (f *formerMember) blocks() bool { return f.err != nil || f.state == deleting }
+
 func (f *formerMember) set(state formerState, reason string) { f.state, f.reason = state, reason }
 
 // setDeleting reports that the object is being deleted.
@@ -73,7 +76,10 @@ func (f *formerMember) setDeleting() {
 	}
 }
 
-const reasonUnserved = "the API server does not serve its kind"
+const (
+	reasonUnserved = "the API server does not serve its kind"
+	reasonStage    = "objects of a later stage are not gone"
+)
 
 // findFormer finds the former members, and decides about each. The error is about ctx.
 func (c *setCall) findFormer(ctx context.Context) error {
@@ -188,8 +194,8 @@ func (c *setCall) prune(ctx context.Context, bounded bool) error {
 				return err
 			}
 		}
-		if slices.ContainsFunc(now, func(f *formerMember) bool { return f.err != nil || f.state == deleting }) {
-			c.postpone(func(f *formerMember) bool { return f.stage < stage }, "objects of a later stage are not gone")
+		if slices.ContainsFunc(now, (*formerMember).blocks) {
+			c.postpone(func(f *formerMember) bool { return f.stage < stage }, reasonStage)
 			break
 		}
 	}
