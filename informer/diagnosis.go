@@ -27,7 +27,7 @@ const (
 )
 
 // failed records an error that ended a list or watch. ctx is that of the informer, or of a part
-// of it, which does not end Run: the other parts go on.
+// of it, which does not end Run: the other parts go on. An error after until does not count.
 func (m *member) failed(ctx context.Context, err error, until time.Time, refused chan<- error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -27,8 +27,9 @@
 //   - I2: If an informer or added handler is not synced within Timeout, Run returns an error
 //     that names it and the reason.
 //   - I3: If at least three attempts of a synced informer to list and watch end with 403,
-//     404 or 405, the last at least 5s after the first, Run returns an error. Attempts that
-//     end later than Timeout after Run began or Served returned do not count.
+//     404 or 405, the last at least 5s after the first, Run returns an error. Attempts before
+//     Served returned do not count, nor those that end later than Timeout after Run began or
+//     Served returned.
 //   - I4: If a watch receives no byte for the duration passed to [EndSilentWatches], the
 //     informer begins a new watch, without a list.
 //   - I5: If a cache lost an event, the next complete round of [Audit] reports the object

@@ -40,7 +40,7 @@ type Set struct {
 
 	// Served is called by Run beside the first lists of the informers, and returns when the API
 	// server serves their resources. Until then, the Set is not synced, Timeout does not begin, and
-	// an informer whose list fails waits without a line of log. If Served returns an error, Run
+	// an informer whose first list fails waits without a line of log. If Served returns an error, Run
 	// stops the informers and returns the error. Its context ends with Run. nil means that the
 	// resources are served.
 	Served func(ctx context.Context) error
@@ -284,10 +284,10 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 			return nil, fmt.Errorf("informer: %q was stopped before Run: an informer runs once, create a new one", m.name)
 		}
 		err := m.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-			if s.isEarly(ctx) {
-				return
+			if r.LastSyncResourceVersion() == "" && s.isEarly(ctx) {
+				return // nothing was listed yet
 			}
-			m.failed(ctx, err, s.until, refused)
+			m.failed(ctx, err, s.deadline(), refused)
 			next(ctx, r, err)
 		})
 		if err != nil {
@@ -335,7 +335,17 @@ func (s *Set) begins() {
 	close(s.served)
 }
 
-// isEarly reports whether a list or watch failed before the resources were served. It then waits
+// deadline returns the end of Timeout, or the zero Time before it begins.
+func (s *Set) deadline() time.Time {
+	select {
+	case <-s.served:
+		return s.until
+	default:
+		return time.Time{}
+	}
+}
+
+// isEarly reports whether a first list failed before the resources were served. It then waits
 // until they are, or ctx is done, so that the informer does not list again before.
 func (s *Set) isEarly(ctx context.Context) bool {
 	select {

@@ -110,6 +110,49 @@ func TestServed(t *testing.T) {
 	}
 }
 
+// While Served runs, an informer that has listed goes on: the error of its watch is handled, and it lists
+// again. Refusals count only after Served.
+//
+// Proves I3.
+func TestServedSynced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lists, handled atomic.Int64
+		var refused atomic.Bool
+		refused.Store(true)
+		inf := listWatch(func() error { lists.Add(1); return nil }, func(_ context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			switch {
+			case opts.SendInitialEvents != nil:
+				return nil, errors.New("the server has no watch-list")
+			case refused.Load():
+				return nil, forbidden("watch")
+			}
+			return watch.NewFake(), nil
+		})
+		served := make(chan struct{})
+		set := &informer.Set{
+			Served:            func(context.Context) error { <-served; return nil },
+			WatchErrorHandler: func(context.Context, *cache.Reflector, error) { handled.Add(1) },
+		}
+		set.Add("widgets", inf)
+		ctx, cancel := context.WithCancel(quiet(t))
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- set.Run(ctx) }()
+		time.Sleep(time.Minute)
+		if lists.Load() < 4 || handled.Load() < 4 || !inf.HasSynced() || set.HasSynced() {
+			t.Errorf("before the end of Served: %d lists, %d handled errors, the informer is synced: %t, the Set: %t, want attempts of a synced informer", lists.Load(), handled.Load(), inf.HasSynced(), set.HasSynced())
+		}
+		refused.Store(false)
+		time.Sleep(time.Minute) // client-go's longest pause
+		close(served)
+		<-set.HasSyncedChecker().Done()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+	})
+}
+
 // While an informer waits for Served, and at once after it, Check does not call it stalled. Another
 // one whose list hangs is stalled.
 func TestServedCheck(t *testing.T) {

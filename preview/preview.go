@@ -12,7 +12,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// A Preview collects the changes that the calls of one process would make. The zero Preview is ready to use. It must
+// A Preview collects the changes that the calls of one process would make, once. The zero Preview is ready to use. It must
 // not be copied, and its methods may be called concurrently.
 type Preview struct {
 	mu       sync.Mutex // guards the fields below
@@ -119,11 +119,15 @@ func Skip(ctx context.Context, format string, args ...any) bool {
 
 // Run calls run with a context that is done when all queues of [NewQueue] are empty and their calls have ended. It
 // returns the error of run, or one if ctx was done before. A queue counts as empty only after
-// its loop has asked for a key. Without a queue the context ends with ctx.
+// its loop has asked for a key. Without a queue the context ends with ctx. Loops that begin after that need
+// another Preview: Run returns an error.
 func (p *Preview) Run(ctx context.Context, run func(context.Context) error) error {
 	p.mu.Lock()
-	done := p.doneLocked()
+	done, ended := p.doneLocked(), p.ended
 	p.mu.Unlock()
+	if ended {
+		return errors.New("preview: each key of the Preview has run before: use another Preview for these loops")
+	}
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	go func() { // ends with running

@@ -48,6 +48,28 @@ func TestStopped(t *testing.T) {
 	})
 }
 
+// TestAgain: loops that begin after the end of the preview do not run. It is an error, since the report would lack them.
+func TestAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &preview.Preview{}
+		run := func() error {
+			q := preview.NewQueue[string](p)
+			return p.Run(t.Context(), func(ctx context.Context) error {
+				go q.Get()
+				<-ctx.Done()
+				q.ShutDown()
+				return nil
+			})
+		}
+		if err := run(); err != nil {
+			t.Fatal(err)
+		}
+		if err := run(); err == nil || err.Error() != "preview: each key of the Preview has run before: use another Preview for these loops" {
+			t.Errorf("a second Run: %v", err)
+		}
+	})
+}
+
 // TestQueue runs two loops, one of them with keys that fail. Proves PV4.
 func TestQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

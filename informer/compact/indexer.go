@@ -318,7 +318,7 @@ func (i *Informer[T]) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandl
 // AddEventHandlerWithOptions implements cache.SharedInformer.
 func (i *Informer[T]) AddEventHandlerWithOptions(h cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	if !kube.IsNil(h) && !headers.Alone(h) {
-		h = handler[T]{malformed.Handler(h), i}
+		h = handler[T]{malformed.Fit(h), i}
 	}
 	return i.inner.AddEventHandlerWithOptions(h, options)
 }

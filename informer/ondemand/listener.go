@@ -16,19 +16,23 @@ type listener struct {
 
 	once    sync.Once
 	removed chan struct{} // closed by remove
-	turn    chan struct{} // has the token of the running call; after the end it stays
+	turn    chan struct{} // has the token of the running call
 }
 
 // remove makes the handler drop its next events.
 func (h *listener) remove() { h.once.Do(func() { close(h.removed) }) }
 
-// wait waits for the running call of a removed handler.
-func (h *listener) wait() { h.turn <- struct{}{} }
+// wait waits for the running call of a removed handler. It has no other call afterwards.
+func (h *listener) wait() {
+	h.turn <- struct{}{}
+	h.finish() // others may wait, too
+}
 
 // ended reports whether a removed handler runs no more.
 func (h *listener) ended() bool {
 	select {
 	case h.turn <- struct{}{}:
+		h.finish()
 		return true
 	default:
 		return false

@@ -450,6 +450,42 @@ func TestRemoveEventHandler(t *testing.T) {
 	})
 }
 
+// Handlers that are removed while Close waits for another one do not hold it up.
+//
+// Proves OD1.
+func TestRemoveWhileClosing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{}
+		informers := of(s)
+		stop := run(quiet(t), informers)
+		other, w := open(t, informers, "x"), open(t, informers, "x")
+		release := make(chan struct{})
+		var handles []cache.ResourceEventHandlerRegistration
+		for _, handler := range []cache.ResourceEventHandler{&seen{}, onAdd(func(string) { <-release }), &seen{}, &seen{}} {
+			h, err := w.AddEventHandler(handler)
+			must(t, err)
+			handles = append(handles, h)
+		}
+		synctest.Wait()
+		must(t, w.RemoveEventHandler(handles[0]))
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := w.Close(ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("Close = %v while a handler runs", err)
+		}
+		synctest.Wait()
+		for _, h := range handles[2:] {
+			must(t, w.RemoveEventHandler(h))
+		}
+		close(release)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		must(t, w.Close(ctx))
+		must(t, other.Close(t.Context()))
+		must(t, stop())
+	})
+}
+
 // Close during the start, before Run, in a handler, and with a done context.
 //
 // Proves OD1, OD2.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,6 +133,44 @@ func TestFollowOpens(t *testing.T) {
 			t.Errorf("log: %v", got)
 		}
 		stop()
+		cancel()
+		<-ended
+	})
+}
+
+// So it is if the informers of New do not take the indexers.
+func TestFollowIndexes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		settings, s := newServer(), newServer()
+		list, err := settings.informer(scope.Part{Namespace: "settings"})
+		must(t, err)
+		var made atomic.Int64
+		objects := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+			inf, err := s.informer(p)
+			if made.Add(1) <= 3 {
+				inf = unindexed{inf}
+			}
+			return inf, err
+		})
+		must(t, objects.AddIndexers(cache.Indexers{"none": func(any) ([]string, error) { return nil, nil }}))
+		must(t, objects.Follow(list, func() (scope.Selection, error) { return in("a"), nil }))
+		s.put("a", "one", "x")
+		logs := testlog.New()
+		run(t, logs.Context(quiet(t)), objects)
+		ctx, cancel := context.WithCancel(quiet(t))
+		defer cancel()
+		ended := make(chan struct{})
+		go func() { defer close(ended); list.RunWithContext(ctx) }()
+		time.Sleep(time.Minute)
+		if got := objects.GetStore().ListKeys(); len(got) != 1 || made.Load() != 4 {
+			t.Errorf("%d informers were made, and the cache has %q", made.Load(), got)
+		}
+		if got := logs.Find("The selection stays as it was"); len(got) != 1 {
+			t.Errorf("log: %v", got)
+		}
+		if got := logs.Find("Some of the selected namespaces are not shown yet"); len(got) != 0 {
+			t.Errorf("log: %v", got)
+		}
 		cancel()
 		<-ended
 	})

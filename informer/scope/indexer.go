@@ -6,36 +6,18 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/informer/scope/internal/versions"
 )
 
 // view is the set of shown regions. A change replaces it as a whole, for all Informers of the
 // selection at once.
 type view struct {
 	regions namespaces
-	of      []*versions // for each Informer
-}
-
-// versions knows which version was shown before.
-type versions struct {
-	floor   string      // of the view or the part before; "" if there was none
-	reached atomic.Bool // the floor was reached
-}
-
-// known returns the version. Until the floor is reached, it returns "", because a lower version
-// would mean that etcd was restored.
-func (v *versions) known(version string) string {
-	if version == "" || v.floor == "" || v.reached.Load() {
-		return version
-	}
-	if order, err := resourceversion.CompareResourceVersion(version, v.floor); err == nil && order < 0 {
-		return ""
-	}
-	v.reached.Store(true)
-	return version
+	of      []*versions.Floor // for each Informer
 }
 
 func newView(before *view, added, removed []*region) *view {
@@ -50,12 +32,12 @@ func newView(before *view, added, removed []*region) *view {
 		v.regions[r.key.Namespace] = r
 		if old := before.regions[r.key.Namespace]; old != nil {
 			for k, p := range r.parts {
-				p.versions.floor = cmp.Or(old.parts[k].shownVersion(), old.parts[k].versions.floor)
+				p.floor.At = cmp.Or(old.parts[k].shownVersion(), old.parts[k].floor.At)
 			}
 		}
 	}
 	for k, of := range before.of {
-		v.of = append(v.of, &versions{floor: cmp.Or(before.version(k), of.floor)})
+		v.of = append(v.of, &versions.Floor{At: cmp.Or(before.version(k), of.At)})
 	}
 	return v
 }
@@ -78,7 +60,7 @@ func (v *view) version(index int) string {
 			lowest = version
 		}
 	}
-	return v.of[index].known(lowest)
+	return v.of[index].Known(lowest)
 }
 
 // version returns the version of an Informer in the view.

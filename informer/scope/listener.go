@@ -18,6 +18,7 @@ const (
 	onAdd kind = iota
 	onUpdate
 	onDelete
+	onLeave  // a deletion from the selection
 	onSynced // all initial events were before it
 )
 
@@ -25,7 +26,21 @@ const (
 type event struct {
 	kind     kind
 	initial  bool
-	old, new any
+	old, new object
+}
+
+// object is an object as the informer of a part has it. The zero value is none.
+type object struct {
+	of  *part
+	obj any
+}
+
+// typed returns the object, or a *malformed.Object.
+func (o object) typed() any {
+	if o.of == nil || o.of.typed == nil {
+		return o.obj
+	}
+	return o.of.typed(o.obj)
 }
 
 // listener calls one handler, and is its registration. Its queue is not bounded, like the
@@ -33,10 +48,10 @@ type event struct {
 type listener struct {
 	scope   *Informer
 	handler *guard.Handler
-	fitting cache.ResourceEventHandler // calls handler, if events can have a malformed object
-	alone   bool                       // the handler needs the metadata alone
-	ended   chan struct{}              // closed when the handler will not be called again
-	done    chan struct{}              // closed when the handler is synced
+	fitting *malformed.Handler // calls handler
+	alone   bool               // the handler needs the metadata alone
+	ended   chan struct{}      // closed when the handler will not be called again
+	done    chan struct{}      // closed when the handler is synced
 	stopped chan struct{}
 	stop    func()
 	started bool // guarded by the selection
@@ -56,7 +71,7 @@ func newListener(i *Informer, handler cache.ResourceEventHandler) *listener {
 		stopped: make(chan struct{}),
 		wake:    make(chan struct{}, 1),
 	}
-	l.fitting = malformed.Handler(l.handler)
+	l.fitting = malformed.Fit(l.handler)
 	l.stop = sync.OnceFunc(func() { close(l.stopped) })
 	return l
 }
@@ -120,17 +135,19 @@ func (l *listener) run(logger klog.Logger) {
 }
 
 func (l *listener) call(e event) {
-	var h cache.ResourceEventHandler = l.handler
-	if typed := l.scope.typed.Load(); typed != nil && !l.alone && e.kind != onSynced {
-		h, e.old, e.new = l.fitting, (*typed)(e.old), (*typed)(e.new)
+	old, obj := e.old.obj, e.new.obj
+	if !l.alone {
+		old, obj = e.old.typed(), e.new.typed()
 	}
 	switch e.kind {
 	case onAdd:
-		h.OnAdd(e.new, e.initial)
+		l.fitting.OnAdd(obj, e.initial)
 	case onUpdate:
-		h.OnUpdate(e.old, e.new)
+		l.fitting.OnUpdate(old, obj)
 	case onDelete:
-		h.OnDelete(e.old)
+		l.fitting.OnDelete(old)
+	case onLeave:
+		l.fitting.Leave(old)
 	case onSynced:
 		close(l.done)
 	}

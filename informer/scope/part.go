@@ -6,10 +6,10 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/informer/scope/internal/versions"
 	"github.com/controllerkit/controllerkit/internal/alive"
 	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
@@ -31,7 +31,8 @@ type part struct {
 	scope    *Informer
 	key      Part
 	informer cache.SharedIndexInformer
-	versions versions // the floor is set before the part is in a view
+	typed    func(any) any  // decodes what the informer holds; nil if it holds objects
+	floor    versions.Floor // its version is set before the part is in a view
 
 	// The lock of the selection guards the fields below.
 	stop    context.CancelFunc       // nil until the informer runs
@@ -75,16 +76,18 @@ func (p *part) prepare() error {
 		return fmt.Errorf("the function of New returned an informer that has stopped: return a new one")
 	}
 	err := p.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		p.fail(err)
-		next := p.scope.watchError()
+		watched, next := alive.From(ctx), p.scope.watchError()
+		rests := watched.Rests()
 		next(ctx, r, err)
+		if watched.Rests() == rests {
+			p.fail(err)
+		}
 	})
 	if err != nil {
 		return fmt.Errorf("the function of New returned an informer that cannot be started: %w: return a new one", err)
 	}
 	if s, ok := p.informer.GetStore().(headers.Store); ok {
-		typed := s.Typed // the informers of all parts have one type
-		p.scope.typed.Store(&typed)
+		p.typed = s.Typed
 	}
 	return nil
 }
@@ -150,14 +153,21 @@ func (p *part) startLocked() {
 // MetadataAlone reports whether objects has encoded objects, which listeners decode.
 func (p *part) MetadataAlone() bool { return headers.Decodes(p.informer.GetStore()) }
 
+// TakesMalformed implements malformed.Taker: what a handler has seen of an object outlasts the part.
+func (p *part) TakesMalformed() {}
+
 // OnAdd implements cache.ResourceEventHandler.
-func (p *part) OnAdd(obj any, initial bool) { p.handle(event{kind: onAdd, new: obj, initial: initial}) }
+func (p *part) OnAdd(obj any, initial bool) {
+	p.handle(event{kind: onAdd, new: object{p, obj}, initial: initial})
+}
 
 // OnUpdate implements cache.ResourceEventHandler.
-func (p *part) OnUpdate(old, obj any) { p.handle(event{kind: onUpdate, old: old, new: obj}) }
+func (p *part) OnUpdate(old, obj any) {
+	p.handle(event{kind: onUpdate, old: object{p, old}, new: object{p, obj}})
+}
 
 // OnDelete implements cache.ResourceEventHandler.
-func (p *part) OnDelete(obj any) { p.handle(event{kind: onDelete, old: obj}) }
+func (p *part) OnDelete(obj any) { p.handle(event{kind: onDelete, old: object{p, obj}}) }
 
 func (p *part) handle(e event) {
 	p.scope.selection.mu.Lock()
@@ -173,9 +183,9 @@ func (p *part) handle(e event) {
 
 // applyLocked notes an event of the informer, and sends it if the part is visible.
 func (p *part) applyLocked(e event) {
-	obj := e.new
+	obj := e.new.obj
 	if e.kind == onDelete {
-		obj = e.old
+		obj = e.old.obj
 	}
 	name, err := cache.DeletionHandlingObjectToName(obj)
 	if err != nil {
@@ -222,7 +232,7 @@ func (r *region) closeLocked() {
 func (p *part) version() string { return p.informer.GetStore().LastStoreSyncResourceVersion() }
 
 // shownVersion returns the version of a part in a view.
-func (p *part) shownVersion() string { return p.versions.known(p.version()) }
+func (p *part) shownVersion() string { return p.floor.Known(p.version()) }
 
 // addIndexers adds the indexers that the part's cache does not have.
 func (p *part) addIndexers(indexers cache.Indexers) error {
@@ -235,19 +245,6 @@ func (p *part) addIndexers(indexers cache.Indexers) error {
 		}
 	}
 	return nil
-}
-
-// same reports whether two objects are the same version of one object.
-func same(a, b any) bool {
-	x, err := meta.Accessor(a)
-	if err != nil {
-		return false
-	}
-	y, err := meta.Accessor(b)
-	if err != nil {
-		return false
-	}
-	return x.GetResourceVersion() != "" && x.GetResourceVersion() == y.GetResourceVersion() && x.GetUID() == y.GetUID()
 }
 
 // namespaces finds the region of an object by its namespace.
@@ -268,11 +265,12 @@ func (n namespaces) overlap(namespace string) bool {
 }
 
 // object returns the object that a region has shown to the informer with an index.
-func (n namespaces) object(index int, name cache.ObjectName) (any, bool) {
+func (n namespaces) object(index int, name cache.ObjectName) (object, bool) {
 	r := n.of(name.Namespace)
 	if r == nil {
-		return nil, false
+		return object{}, false
 	}
-	obj, ok := r.parts[index].objects[name]
-	return obj, ok
+	p := r.parts[index]
+	obj, ok := p.objects[name]
+	return object{p, obj}, ok
 }

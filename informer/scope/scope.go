@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/informer/scope/internal/versions"
 	"github.com/controllerkit/controllerkit/internal/alive"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
@@ -33,9 +33,8 @@ type Informer struct {
 	selection *selection
 	index     int // in the selection
 	make      func(Part) (cache.SharedIndexInformer, error)
-	synced    chan struct{}                 // closed when a selection was made
-	typed     atomic.Pointer[func(any) any] // decodes what the informers of parts hold; nil if they hold objects
-	wait      sync.WaitGroup                // of the listeners and of the informers of parts
+	synced    chan struct{}  // closed when a selection was made
+	wait      sync.WaitGroup // of the listeners and of the informers of parts
 
 	// The lock of the selection guards the fields below.
 	run         context.Context // of RunWithContext; nil before
@@ -93,7 +92,7 @@ func (s *selection) add(informer func(Part) (cache.SharedIndexInformer, error)) 
 	}
 	i.index = len(s.informers)
 	s.informers = append(s.informers, i)
-	s.view.Store(&view{of: append(s.view.Load().of, &versions{})})
+	s.view.Store(&view{of: append(s.view.Load().of, &versions.Floor{})})
 	return i
 }
 
@@ -175,8 +174,9 @@ func (i *Informer) AddEventHandler(handler cache.ResourceEventHandler) (cache.Re
 	l := newListener(i, handler)
 	var events []event
 	for _, r := range i.selection.shown {
-		for _, obj := range r.parts[i.index].objects {
-			events = append(events, event{kind: onAdd, new: obj, initial: true})
+		p := r.parts[i.index]
+		for _, obj := range p.objects {
+			events = append(events, event{kind: onAdd, new: object{p, obj}, initial: true})
 		}
 	}
 	if i.selection.synced {

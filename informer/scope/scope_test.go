@@ -177,3 +177,46 @@ func TestNothing(t *testing.T) {
 		stop()
 	})
 }
+
+// Until informer.Set.Served returns, a part whose list fails is no failure: the selection waits for it.
+func TestServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		objects := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+			longer := time.Duration(0)
+			if p.Namespace == "b" {
+				longer = 10 * time.Second
+			}
+			return s.informerOf(p, longer)
+		})
+		served := make(chan struct{})
+		set := &informer.Set{Timeout: time.Hour, Served: func(context.Context) error { <-served; return nil }}
+		set.Add("configmaps", objects)
+		ctx, cancel := context.WithCancel(quiet(t))
+		defer cancel()
+		done, selected := make(chan error, 1), make(chan error, 1)
+		go func() { done <- set.Run(ctx) }()
+		for _, n := range []string{"a", "b"} {
+			s.put(n, "one", "x")
+			s.forbid(n, true)
+		}
+		go func() { selected <- objects.Select(t.Context(), in("a", "b")) }()
+		time.Sleep(5 * time.Minute)
+		select {
+		case err := <-selected:
+			t.Fatalf("Select = %v before the end of Served", err)
+		default:
+		}
+		for _, n := range []string{"a", "b"} {
+			s.forbid(n, false)
+		}
+		close(served)
+		<-objects.HasSyncedChecker().Done()
+		if got := objects.GetStore().ListKeys(); len(got) != 2 {
+			t.Errorf("synced with %q, want both parts", got)
+		}
+		must(t, <-selected)
+		cancel()
+		must(t, <-done)
+	})
+}

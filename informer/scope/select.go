@@ -135,13 +135,13 @@ func (i *Informer) Select(ctx context.Context, selection Selection) error {
 	return i.selection.choose(ctx, parts)
 }
 
-// notOpened is an error of the function of New or With: the selection stays.
+// notOpened is an error of the function of New or With, or of its informer: the selection stays.
 type notOpened struct{ error }
 
 func (e *notOpened) Unwrap() error { return e.error }
 
 func errNotOpened(key Part, err error) error {
-	return fmt.Errorf("scope: select %s: %w: the selection stays as it was", key.name(), err)
+	return &notOpened{fmt.Errorf("scope: select %s: %w: the selection stays as it was", key.name(), err)}
 }
 
 // choose makes the parts the selected ones.
@@ -169,7 +169,7 @@ func (s *selection) choose(ctx context.Context, parts []Part) error {
 				continue
 			}
 			if opened[key], err = s.newRegion(key); err != nil {
-				return &notOpened{errNotOpened(key, err)}
+				return errNotOpened(key, err)
 			}
 		}
 		if changed, err = s.changeTo(parts, opened); err != nil {

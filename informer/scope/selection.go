@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/informer/scope/internal/versions"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -517,9 +518,10 @@ func (s *selection) showLocked(added, removed []*region) {
 	for k, i := range s.informers {
 		var events []event
 		for _, r := range removed {
-			for name, old := range r.parts[k].objects {
+			p := r.parts[k]
+			for name, old := range p.objects {
 				if _, stays := is.object(k, name); !stays {
-					events = append(events, event{kind: onDelete, old: old})
+					events = append(events, event{kind: onLeave, old: object{p, old}})
 				}
 			}
 		}
@@ -530,9 +532,9 @@ func (s *selection) showLocked(added, removed []*region) {
 				old, stays := was.object(k, name)
 				switch {
 				case !stays:
-					events = append(events, event{kind: onAdd, new: obj, initial: true})
-				case !same(old, obj):
-					events = append(events, event{kind: onUpdate, old: old, new: obj})
+					events = append(events, event{kind: onAdd, new: object{p, obj}, initial: true})
+				case !versions.Same(old.obj, obj):
+					events = append(events, event{kind: onUpdate, old: old, new: object{p, obj}})
 				}
 			}
 		}

@@ -20,6 +20,7 @@ type Informer struct {
 	received atomic.Int64 // the last data; 0 before the first
 	observed atomic.Bool  // a request was seen
 	resting  atomic.Bool  // between Rest and its end
+	rests    atomic.Int64 // calls of Rest
 	metrics  Metrics
 	name     string    // of a part
 	whole    *Informer // that the part belongs to; nil for an Informer of New
@@ -245,11 +246,21 @@ func (i *Informer) Rest() (end func()) {
 	if i == nil {
 		return func() {}
 	}
+	i.rests.Add(1)
 	i.resting.Store(true)
 	return func() {
 		i.touch()
 		i.resting.Store(false)
 	}
+}
+
+// Rests returns the number of rests. A failure for which the informer rests does not count. For a nil
+// Informer it is 0.
+func (i *Informer) Rests() int64 {
+	if i == nil {
+		return 0
+	}
+	return i.rests.Load()
 }
 
 // Idle returns the time since the informer was active, or 0 while it rests, and whether a request

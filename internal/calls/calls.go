@@ -39,6 +39,15 @@ type LastRenewal struct{}
 // ends when leadership is over. If the term's own context is cancelled to drain, it ends later.
 type Validity struct{}
 
+// Term returns the channel that is closed when the term of a leader or shard of ctx is over. It
+// identifies the term, and is nil outside of one.
+func Term(ctx context.Context) <-chan struct{} {
+	if validity, ok := ctx.Value(Validity{}).(context.Context); ok {
+		return validity.Done()
+	}
+	return nil
+}
+
 // Fed is the key of a value in the context of a Run whose queue is filled by sources that begin in
 // the same term, before Run. nil means that a queue with keys was filled before the term.
 type Fed struct{}

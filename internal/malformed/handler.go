@@ -24,38 +24,45 @@ func (i *Informer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler,
 
 // AddEventHandlerWithOptions implements cache.SharedInformer.
 func (i *Informer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
-	if !kube.IsNil(h) {
-		h = Handler(h)
+	if _, takes := h.(Taker); !takes && !kube.IsNil(h) {
+		h = Fit(h)
 	}
 	return i.SharedIndexInformer.AddEventHandlerWithOptions(h, options)
 }
 
-// Handler returns a handler that may get an [Object], and calls next with objects that fit.
-func Handler(next cache.ResourceEventHandler) cache.ResourceEventHandler {
-	return &handler{next, map[cache.ObjectName]any{}}
+// Taker is a handler that an [Informer] calls with each [Object], too, because its own handlers have a
+// Handler.
+type Taker interface {
+	cache.ResourceEventHandler
+	TakesMalformed()
 }
 
-// handler calls another one with objects that fit:
+// Fit returns a Handler that calls next.
+func Fit(next cache.ResourceEventHandler) *Handler {
+	return &Handler{next, map[cache.ObjectName]any{}}
+}
+
+// Handler is a handler that may get an [Object]. It calls another one with objects that fit:
 //
 //   - If an object becomes malformed, or changes while it is, next gets an update to its last
 //     state that fits with the new metadata, so that its keys are queued.
 //   - If it fits again, next gets an update from there.
 //   - If next has not seen the object, it gets no event until the object fits, which is an
 //     addition, or is deleted: that is a cache.DeletedFinalStateUnknown with the [Object].
-type handler struct {
+type Handler struct {
 	next cache.ResourceEventHandler
 	last map[cache.ObjectName]any // what next has seen last of the malformed objects
 }
 
 // OnAdd implements cache.ResourceEventHandler.
-func (h *handler) OnAdd(obj any, isInInitialList bool) {
+func (h *Handler) OnAdd(obj any, isInInitialList bool) {
 	if !Is(obj) {
 		h.next.OnAdd(obj, isInInitialList)
 	}
 }
 
 // OnUpdate implements cache.ResourceEventHandler.
-func (h *handler) OnUpdate(before, after any) {
+func (h *Handler) OnUpdate(before, after any) {
 	old, wasBad := before.(*Object)
 	bad, isBad := after.(*Object)
 	if !wasBad && !isBad {
@@ -84,7 +91,7 @@ func (h *handler) OnUpdate(before, after any) {
 }
 
 // OnDelete implements cache.ResourceEventHandler.
-func (h *handler) OnDelete(obj any) {
+func (h *Handler) OnDelete(obj any) {
 	lost, missed := obj.(cache.DeletedFinalStateUnknown)
 	if missed {
 		obj = lost.Obj
@@ -111,8 +118,17 @@ func (h *handler) OnDelete(obj any) {
 	}
 }
 
+// Leave is OnDelete for an object that was not deleted, and is not the handler's any more. If next has
+// not seen the object, it gets no event.
+func (h *Handler) Leave(obj any) {
+	if bad, ok := obj.(*Object); ok && h.last[nameOf(bad)] == nil {
+		return
+	}
+	h.OnDelete(obj)
+}
+
 // take removes and returns what next has seen last of an object, or nil.
-func (h *handler) take(o *Object) any {
+func (h *Handler) take(o *Object) any {
 	last := h.last[nameOf(o)]
 	delete(h.last, nameOf(o))
 	return last

@@ -113,7 +113,7 @@ func Join(objects []*Object) error {
 //   - Get and GetByKey of its cache return the error of the object with its metadata.
 //   - Index and ByIndex return the error beside the other objects, except Index of the
 //     namespaces, which client-go's listers call.
-//   - A transform, a user's index and a handler see only objects that fit; type handler has the rules of
+//   - A transform, a user's index and a handler see only objects that fit; [Handler] has the rules of
 //     their events.
 type Informer struct {
 	cache.SharedIndexInformer

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,6 +15,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
 // noVersion is a resourceVersion that no object has. An apply with it creates an object,
@@ -66,9 +65,9 @@ func (a *attempt) precondition() metav1.Object {
 // next decides about the response to an apply as manager.
 func (a *attempt) next(manager string, response *unstructured.Unstructured, err error) step {
 	switch {
-	case isStale(err) && a.previous < maxStale:
+	case rejection.IsStale(err) && a.previous < maxStale:
 		return readAgain
-	case a.mayRecreate && isImmutable(err):
+	case a.mayRecreate && rejection.IsImmutable(err):
 		return recreate
 	case err != nil:
 		return fail
@@ -272,33 +271,4 @@ func (c *setCall) undoApply(ctx context.Context, w *wantedMember, response *unst
 		return fmt.Errorf("another user created the object during the apply; remove its fields again: %w", err)
 	}
 	return nil
-}
-
-// isImmutable reports whether the API server rejects only changes of immutable fields.
-// If the configuration were not valid otherwise, its response would also have other
-// causes. Their type is not one of their own, so only their texts show it.
-func isImmutable(err error) bool {
-	var status apierrors.APIStatus
-	if !apierrors.IsInvalid(err) || isStale(err) || !errors.As(err, &status) || status.Status().Details == nil {
-		return false
-	}
-	causes := status.Status().Details.Causes
-	for _, c := range causes {
-		text := strings.ToLower(c.Message)
-		if !slices.ContainsFunc([]string{"immutable", "may not change", "may not be changed", "cannot change", "can not be changed", "updates to ", "updates may not "}, func(s string) bool {
-			return strings.Contains(text, s)
-		}) {
-			return false
-		}
-	}
-	return len(causes) > 0
-}
-
-// isStale reports whether the live object is newer than the decision about its apply.
-func isStale(err error) bool {
-	var status apierrors.APIStatus
-	if apierrors.IsInvalid(err) && errors.As(err, &status) && status.Status().Details != nil {
-		return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
-	}
-	return apierrors.IsConflict(err)
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -43,15 +41,3 @@ func (e *ObjectError) Error() string {
 
 // Unwrap returns Err.
 func (e *ObjectError) Unwrap() error { return e.Err }
-
-// isUnserved reports whether the API server does not serve the resource. Its response
-// differs from that for an absent object.
-func isUnserved(err error) bool {
-	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-}
-
-// isUndeclared reports whether a field is not in the schema. Only the message of the
-// response shows that.
-func isUndeclared(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "field not declared in schema")
-}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
 // Batch applies and deletes sets of objects of any kinds. Its methods run requests in
@@ -124,7 +125,7 @@ func (b *Batch) Delete(ctx context.Context, propagation metav1.DeletionPropagati
 			}
 		}
 		switch {
-		case isUnserved(err) && !slices.Contains(c.definedKinds, o.manifest.GroupVersionKind()):
+		case rejection.IsUnserved(err) && !slices.Contains(c.definedKinds, o.manifest.GroupVersionKind()):
 			// The object can exist in another version.
 			return fmt.Errorf("delete: apiVersion and kind: the API server does not serve %s: pass the object in a version that it serves, or its CustomResourceDefinition as well: %w", o.manifest.GroupVersionKind(), err)
 		case err != nil && !apierrors.IsNotFound(err):

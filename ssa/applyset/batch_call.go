@@ -19,6 +19,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
 // batchCall is one call of a method of a Batch. A Set has one in each of its calls.
@@ -106,7 +107,7 @@ func (c *batchCall) addKinds(crd *unstructured.Unstructured) {
 // applyFirst applies the first stage, and waits until the API server serves its kinds.
 func (c *batchCall) applyFirst(ctx context.Context, request func(context.Context, *batchObject) error) {
 	c.run(ctx, c.first, func(ctx context.Context, o *batchObject) error {
-		if err := request(ctx, o); err != nil || o.live.GetDeletionTimestamp() == nil {
+		if err := request(ctx, o); err != nil || o.live == nil || o.live.GetDeletionTimestamp() == nil {
 			return err
 		}
 		return errDeleting
@@ -143,7 +144,7 @@ func (c *batchCall) applyObject(ctx context.Context, o *batchObject, force bool)
 			if err != nil {
 				return err
 			}
-		case !kube.IsGone(err, config.GetName()) && !isUnserved(err):
+		case !kube.IsGone(err, config.GetName()) && !rejection.IsUnserved(err):
 			return fmt.Errorf("read the object before the apply: %w", err)
 		}
 	}
@@ -190,7 +191,7 @@ func (c *batchCall) retryDefined(ctx context.Context, stage []*batchObject, f fu
 	var late []*batchObject
 	var errs []error
 	for _, o := range stage {
-		if slices.Contains(c.definedKinds, o.manifest.GroupVersionKind()) && (isUnserved(o.err) || isUndeclared(o.err) || apierrors.IsInvalid(o.err)) {
+		if slices.Contains(c.definedKinds, o.manifest.GroupVersionKind()) && (rejection.IsUnserved(o.err) || rejection.IsUndeclared(o.err) || apierrors.IsInvalid(o.err)) {
 			late, errs = append(late, o), append(errs, o.err)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 type batchObject struct {
 	manifest *unstructured.Unstructured // a copy of the object that the caller passed
 	resource schema.GroupVersionResource
-	live     *unstructured.Unstructured // as the API server returned it last
+	live     *unstructured.Unstructured // as the API server returned it last; nil if it did not
 	err      error
 }
 

@@ -28,8 +28,9 @@
 //   - AS4: If Apply would prune more than the bounds of the Set allow, or a Namespace
 //     without PruneNamespaces, or a CustomResourceDefinition without PruneCRDs, it prunes no
 //     object and returns an error.
-//   - AS5: If the Set has listed the members within an hour, each is wanted with its Live,
-//     and nothing has changed, Set.Apply makes no request.
+//   - AS5: If the Set has listed the members within an hour, and in this term of package leader
+//     or shard, each is wanted with its Live, and nothing has changed, Set.Apply makes no
+//     request.
 //   - AS6: If an existing object was never a member, and neither Adopt nor Force allows it,
 //     Set.Apply changes no existing value of it.
 //   - AS7: If a former member is being deleted or fails, those of lower stages stay until
@@ -47,5 +48,6 @@
 // Set.Delete returns an error with the cure.
 //
 // If two processes work for one parent, a late request of one can create an object that
-// the other does not see for an hour.
+// the other does not see for an hour. Without a term of package leader or shard in its context,
+// a process does not see for an hour what others have done between two times of its work.
 package applyset

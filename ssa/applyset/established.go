@@ -23,6 +23,9 @@ func (c *batchCall) waitForCRDs(ctx context.Context) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("CRDTimeout of %v is over: %w", timeout, context.DeadlineExceeded))
 	defer cancel()
 	for _, o := range c.crds {
+		if o.live == nil { // Pending in a Set
+			continue
+		}
 		o.err = c.waitEstablished(ctx, o)
 		c.failed = c.failed || o.err != nil
 	}

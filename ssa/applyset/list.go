@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
 // maxLists is in how many namespaces a kind is listed one by one. Another user can add
@@ -168,7 +169,7 @@ func (c *setCall) listVersions(ctx context.Context, scopes []scope, found map[id
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
-		case isUnserved(err):
+		case rejection.IsUnserved(err):
 			kinds.Insert(r.kind)
 		case apierrors.IsForbidden(err) && !r.namespaces.Has(r.namespace):
 			forbidden = append(forbidden, r.scope)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
 )
 
@@ -30,7 +31,8 @@ type memory struct {
 
 	busy chan struct{} // has an element while a call runs, which then owns the fields below
 
-	trustedUntil  time.Time // zero if the next call must list
+	trustedUntil  time.Time       // zero if the next call must list
+	term          <-chan struct{} // of the last list: in another one, another process has worked for the parent
 	inventory     inventory.Inventory
 	unservedKinds sets.Set[schema.GroupKind] // of the inventory
 
@@ -124,15 +126,15 @@ func (m *memory) remember(id identity, response observed) {
 }
 
 // load makes the memory complete: from the parent that the caller passed if it is
-// unchanged, otherwise from the live parent and lists.
+// unchanged since a list in this term, otherwise from the live parent and lists.
 func (c *setCall) load(ctx context.Context, remove bool) error {
-	m := c.memory
+	m, term := c.memory, calls.Term(ctx)
 	if !remove {
 		if err := c.checkParent(c.parent); err != nil {
 			return err
 		}
 		i, found, err := inventory.Read(c.parent, c.setID, c.Manager)
-		if err == nil && found && i.Equal(m.inventory) && time.Now().Before(m.trustedUntil) {
+		if err == nil && found && i.Equal(m.inventory) && m.term == term && time.Now().Before(m.trustedUntil) {
 			return nil
 		}
 	}
@@ -169,6 +171,6 @@ func (c *setCall) load(ctx context.Context, remove bool) error {
 	forgotten := m.unservedKinds.Difference(i.Kinds)
 	m.unservedKinds = m.unservedKinds.Difference(forgotten)
 	maps.DeleteFunc(m.members, func(id identity, _ observed) bool { return forgotten.Has(id.kind) })
-	m.inventory, m.trustedUntil = i, time.Now().Add(memoryTTL)
+	m.inventory, m.trustedUntil, m.term = i, time.Now().Add(memoryTTL), term
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
 const (
@@ -161,7 +162,7 @@ func (c *setCall) writeInventory(ctx context.Context, i inventory.Inventory, gro
 		case err == nil:
 			m.inventory = i
 			return nil
-		case isStale(err) && try < 2:
+		case rejection.IsStale(err) && try < 2:
 			c.liveParent = nil
 		default:
 			m.trustedUntil = time.Time{} // the API server may have stored it

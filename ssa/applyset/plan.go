@@ -4,18 +4,19 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/changes"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
 // Plan returns the results that Apply would have, without a change of any object. The
 // API server checks each apply in a dry run. Pruned is an object that Apply would
-// delete. Reason of a Changed or Adopted object has the fields whose values would
+// delete: if its deletion then waits, such as for finalizers, it is Pending, as are those of
+// lower stages. Reason of a Changed or Adopted object has the fields whose values would
 // change.
 //
 // An object whose kind or namespace is among wanted and does not exist yet is Created
@@ -56,16 +57,29 @@ func (s *Set) Plan(ctx context.Context, parent metav1.Object, wanted ...Member) 
 		c.batch.failed = c.batch.failed || w.object.err != nil
 	}
 	if !c.batch.failed {
-		c.findFormer(ctx)
-		err = c.checkBounds()
-		for _, f := range c.former {
-			if f.state == doomed {
-				f.state = pruned
-			}
+		if err = c.findFormer(ctx); err == nil {
+			err = c.checkBounds()
+			c.planPrune()
 		}
 		c.omitAbsent()
 	}
 	return c.report(err)
+}
+
+// planPrune sets what prune would do to the doomed objects.
+func (c *setCall) planPrune() {
+	last := 0 // the stage after which prune would end
+	for _, f := range c.former {
+		if f.blocks() {
+			last = max(last, f.stage)
+		}
+	}
+	c.postpone(func(f *formerMember) bool { return f.stage < last }, reasonStage)
+	for _, f := range c.former {
+		if f.state == doomed {
+			f.state = pruned
+		}
+	}
 }
 
 // dryApply applies an object in a dry run, and sets the action that Apply would have.
@@ -79,13 +93,13 @@ func (c *setCall) dryApply(ctx context.Context, w *wantedMember) error {
 		w.action = Unchanged
 		return nil
 	}
-	err := c.applyMember(ctx, w)
+	err := c.applyOrWait(ctx, w)
 	switch {
-	case err != nil && (isUnserved(err) && slices.Contains(c.batch.definedKinds, w.object.manifest.GroupVersionKind()) ||
-		apierrors.IsNotFound(err) && c.wantedIDs[identity{namespaceKind(), "", w.id.namespace}]):
+	case rejection.IsUnserved(err) && c.definesKindOf(w.object),
+		!rejection.IsUnserved(err) && apierrors.IsNotFound(err) && c.wantedIDs[identity{namespaceKind(), "", w.id.namespace}]:
 		w.action = Created
 		return nil
-	case err != nil || w.action == Created || w.action == Recreated:
+	case err != nil || w.action == Created || w.action == Recreated || w.action == Pending:
 		return err
 	}
 	live, err := c.batch.client(w.object).Get(ctx, w.id.name, metav1.GetOptions{})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
 // formerMember is an object that can be a member and is not wanted.
@@ -62,6 +63,9 @@ func (s formerState) action() Action {
 // isStaged reports whether the object goes, or can go, in the order of the stages.
 func (s formerState) isStaged() bool { return s == unserved || s == doomed || s == deleting }
 
+// blocks reports whether the objects of lower stages wait for the object.
+func (f *formerMember) blocks() bool { return f.err != nil || f.state == deleting }
+
 func (f *formerMember) set(state formerState, reason string) { f.state, f.reason = state, reason }
 
 // setDeleting reports that the object is being deleted.
@@ -72,10 +76,13 @@ func (f *formerMember) setDeleting() {
 	}
 }
 
-const reasonUnserved = "the API server does not serve its kind"
+const (
+	reasonUnserved = "the API server does not serve its kind"
+	reasonStage    = "objects of a later stage are not gone"
+)
 
-// findFormer finds the former members, and decides about each.
-func (c *setCall) findFormer(ctx context.Context) {
+// findFormer finds the former members, and decides about each. The error is about ctx.
+func (c *setCall) findFormer(ctx context.Context) error {
 	c.wantedUIDs = map[types.UID]bool{}
 	for id := range c.wantedIDs {
 		if uid := c.memory.members[id].uid; uid != "" {
@@ -116,6 +123,10 @@ func (c *setCall) findFormer(ctx context.Context) {
 		return nil // f has the error
 	})
 	c.keepUsed()
+	if ctx.Err() != nil {
+		return fmt.Errorf("applyset: nothing was pruned: %w", context.Cause(ctx))
+	}
+	return nil
 }
 
 // keepUsed keeps the Namespaces and CustomResourceDefinitions whose deletion would delete a
@@ -154,9 +165,8 @@ func (c *setCall) keepUsed() {
 // prune deletes the former members in the reverse order of the stages, and reduces the
 // inventory. The error is about the parent or the bound.
 func (c *setCall) prune(ctx context.Context, bounded bool) error {
-	c.findFormer(ctx)
-	if ctx.Err() != nil {
-		return fmt.Errorf("applyset: nothing was pruned: %w", context.Cause(ctx))
+	if err := c.findFormer(ctx); err != nil {
+		return err
 	}
 	if bounded {
 		if err := c.checkBounds(); err != nil {
@@ -184,8 +194,8 @@ func (c *setCall) prune(ctx context.Context, bounded bool) error {
 				return err
 			}
 		}
-		if slices.ContainsFunc(now, func(f *formerMember) bool { return f.err != nil || f.state == deleting }) {
-			c.postpone(func(f *formerMember) bool { return f.stage < stage }, "objects of a later stage are not gone")
+		if slices.ContainsFunc(now, (*formerMember).blocks) {
+			c.postpone(func(f *formerMember) bool { return f.stage < stage }, reasonStage)
 			break
 		}
 	}
@@ -224,7 +234,7 @@ func (c *setCall) examine(ctx context.Context, f *formerMember) error {
 			f.state = absent
 			c.memory.drop(f.id)
 			return nil
-		case isUnserved(err):
+		case rejection.IsUnserved(err):
 			f.set(unserved, reasonUnserved)
 			return nil
 		default:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -131,6 +132,37 @@ func TestSetPruneDefinitionOfPending(t *testing.T) {
 		if r.Action == applyset.Kept && r.Reason != "its deletion would delete the wanted Paint one if it defines that kind" {
 			t.Errorf("the reason is %q", r.Reason)
 		}
+	}
+}
+
+// A CustomResourceDefinition of a version that the API server does not serve is Pending with Wait, like
+// other objects, also if the Mapper still knows the version.
+func TestSetPendingDefinition(t *testing.T) {
+	gvk := schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1beta1", Kind: "CustomResourceDefinition"}
+	for name, known := range map[string]bool{"unknown to the Mapper": false, "known to the Mapper": true} {
+		t.Run(name, func(t *testing.T) {
+			s, _, parent, _ := cached(0)
+			parent.Annotations[groupKinds] = "CustomResourceDefinition.apiextensions.k8s.io,ConfigMap"
+			s.Metadata = metadataClient(&metav1.PartialObjectMetadata{TypeMeta: parent.TypeMeta, ObjectMeta: parent.ObjectMeta})
+			mapper := setMapper()
+			if known {
+				mapper.Add(gvk, meta.RESTScopeRoot)
+			}
+			s.Mapper = mapper
+			s.Client = fakeClient{patch: func(name string) (*unstructured.Unstructured, error) {
+				if name == "one" {
+					return object(`{"metadata":{"name":"one","uid":"u"}}`), nil
+				}
+				return nil, apierrors.NewGenericServerResponse(404, "patch", schema.GroupResource{Group: gvk.Group, Resource: "customresourcedefinitions"}, name, "404 page not found", 0, true)
+			}}
+			definition := object(paintCRD, "example.com", "example.com")
+			definition.SetAPIVersion(gvk.GroupVersion().String())
+			results, err := s.Apply(t.Context(), parent, wantConfigMap("a", "one", "red"), applyset.Member{Object: definition, Wait: true})
+			want := "ConfigMap one Created, CustomResourceDefinition paints.example.com Pending"
+			if got := actions(results); err != nil || got != want {
+				t.Errorf("results %q, error %v; want %q", got, err, want)
+			}
+		})
 	}
 }
 

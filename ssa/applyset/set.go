@@ -43,8 +43,8 @@ import (
 // member either.
 //
 // A Set remembers the members that it has listed and applied. An hour after the last list,
-// or a minute if the API server did not serve a kind of the inventory, the next call lists
-// again. Until then the Set does not see that another user labels an object as a member.
+// or a minute if the API server did not serve a kind of the inventory, and in another term of
+// package leader or shard, the next call lists again. Until then the Set does not see that another user labels an object as a member.
 // The memory grows with the members of all parents: the number of parents has no bound, so
 // a parent never evicts another. A Set forgets a parent after Delete succeeds. It also
 // forgets the parents without a call in the last hour; it looks for them during calls,

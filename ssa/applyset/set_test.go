@@ -21,6 +21,7 @@ import (
 	metadatafake "k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/ssa/applyset"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
 )
@@ -236,6 +237,37 @@ func TestSetForgets(t *testing.T) {
 	}
 }
 
+// In a second term of a leader or shard, the Set finds what another process has created in between,
+// in the kinds and namespaces of the inventory.
+//
+// Proves AS2.
+func TestSetSecondTerm(t *testing.T) {
+	s, client, parent, wanted := cached(3)
+	term := func() context.Context {
+		validity, end := context.WithCancel(t.Context())
+		t.Cleanup(end)
+		return context.WithValue(validity, calls.Validity{}, validity)
+	}
+	apply := func(ctx context.Context, what, want string, requests bool) {
+		t.Helper()
+		client.ClearActions()
+		results, err := s.Apply(ctx, parent, wanted...)
+		if got := actions(results); err != nil || got != want || len(client.Actions()) > 0 != requests {
+			t.Errorf("%s: %s, error %v, requests %v; want %s", what, got, err, client.Actions(), want)
+		}
+	}
+	const unchanged = "ConfigMap object-0 Unchanged, ConfigMap object-1 Unchanged, ConfigMap object-2 Unchanged"
+	first, second := term(), term()
+	apply(first, "first", unchanged, true)
+	apply(first, "again", unchanged, false)
+	if err := client.Tracker().Add(member(parent, "v1", "ConfigMap", "a", "other")); err != nil {
+		t.Fatal(err)
+	}
+	apply(first, "in the term", unchanged, false)
+	apply(second, "in the second term", unchanged+", ConfigMap other Pruned", true)
+	apply(second, "again", unchanged, false)
+}
+
 // A context that ends before the first request leaves all as it is.
 func TestSetStopped(t *testing.T) {
 	s, client, parent, wanted := cached(3)
@@ -254,6 +286,11 @@ func TestSetStopped(t *testing.T) {
 	results, err = s.Apply(ctx, parent, wanted[2])
 	if !errors.Is(err, errBoom) || strings.Contains(actions(results), "Pruned") || len(client.Actions()) > 0 {
 		t.Errorf("%s, error %v, requests %v", actions(results), err, client.Actions())
+	}
+	// A plan without its examination is not complete.
+	results, err = s.Plan(ctx, parent)
+	if !errors.Is(err, errBoom) || strings.Contains(actions(results), "Pruned") || len(client.Actions()) > 0 {
+		t.Errorf("Plan: %s, error %v, requests %v", actions(results), err, client.Actions())
 	}
 }
 

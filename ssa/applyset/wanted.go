@@ -14,6 +14,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
 // wantedMember is a wanted object of a call.
@@ -81,15 +82,7 @@ func (c *setCall) applyAll(ctx context.Context) error {
 		byStage[w.stage] = append(byStage[w.stage], o)
 	}
 	delete(byStage, stageFirst) // c.batch.first
-	request := func(ctx context.Context, o *batchObject) error {
-		w := toApply[o]
-		err := c.applyMember(ctx, w)
-		if w.member.Wait && isUnserved(err) && !c.definesKindOf(o) {
-			w.action, w.reason = Pending, reasonUnserved
-			return nil
-		}
-		return err
-	}
+	request := func(ctx context.Context, o *batchObject) error { return c.applyOrWait(ctx, toApply[o]) }
 	// A kind that the batch defines joins the inventory once the API server serves it:
 	// until then it cannot be listed.
 	if err := c.growInventory(ctx, c.batch.definedKinds); err != nil {
@@ -106,6 +99,16 @@ func (c *setCall) applyAll(ctx context.Context) error {
 		c.batch.retryDefined(ctx, byStage[stage], request)
 	}
 	return nil
+}
+
+// applyOrWait is applyMember, but with Wait an object whose kind is not served is Pending.
+func (c *setCall) applyOrWait(ctx context.Context, w *wantedMember) error {
+	err := c.applyMember(ctx, w)
+	if w.member.Wait && rejection.IsUnserved(err) && !c.definesKindOf(w.object) {
+		w.action, w.reason = Pending, reasonUnserved
+		return nil
+	}
+	return err
 }
 
 // rememberUnchanged remembers all wanted objects as members, and returns those that an apply
