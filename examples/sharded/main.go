@@ -113,7 +113,7 @@ func run(ctx context.Context, config *rest.Config, group *shard.Group, url strin
 			return err
 		}
 		defer func() { _ = maps.RemoveEventHandler(handler) }()
-		return (&reconcile.Controller[types.NamespacedName]{Name: "publish", Queue: q, Reconcile: publish, Workers: 4, HasSynced: []cache.DoneChecker{handler.HasSyncedChecker()}}).Run(ctx)
+		return (&reconcile.Controller[types.NamespacedName]{Name: "publish", Queue: q, Reconcile: publish, Workers: 4, Timeout: 15 * time.Second, HasSynced: []cache.DoneChecker{handler.HasSyncedChecker()}}).Run(ctx)
 	}
 	parts := shutdown.Group{}
 	parts.Add("configmaps", func(ctx context.Context) error { maps.RunWithContext(ctx); return nil })
