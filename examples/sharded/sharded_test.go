@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testprocess"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/shard"
@@ -320,7 +321,8 @@ func TestServerStop(t *testing.T) {
 	}
 }
 
-// TestServerTimeout: a request has an end, so that a service which does not answer holds no worker for ever.
+// TestServerTimeout: a request has an end, so that a service which does not answer holds no worker for ever. It comes
+// from a queue that was empty before Run.
 func TestServerTimeout(t *testing.T) {
 	cfg := testserver.Config(t)
 	ns := testserver.Namespace(t)
@@ -328,8 +330,8 @@ func TestServerTimeout(t *testing.T) {
 	if _, err := kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps(ns).Create(t.Context(), m, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	requests := make(sent, 1)
-	ctx, stop := context.WithCancel(t.Context())
+	requests, logs := make(sent, 1), testlog.New()
+	ctx, stop := context.WithCancel(logs.Context(t.Context()))
 	ended := make(chan error, 1)
 	go func() {
 		group := &shard.Group{Namespace: ns, Name: "sharded", Identity: "one", Ranges: shard.Ranges{N: 1}, RetryPeriod: time.Second}
@@ -348,6 +350,11 @@ func TestServerTimeout(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+	for _, line := range logs.All() {
+		if strings.HasPrefix(line.Message, "Keys were in the queue") {
+			t.Error(line.Message)
+		}
 	}
 }
 
