@@ -279,7 +279,8 @@ func (k *childKind[T]) remove(ctx context.Context, child metav1.Object) error {
 	return finalizer.Delete(ctx, k.Client.Namespace(child.GetNamespace()), child, metav1.DeletePropagationBackground)
 }
 
-// labelled reads the children that have no owner reference from the API server.
+// labelled reads the children that have no owner reference from the API server. An informer that is given may have
+// shown other namespaces before, so they are listed in all.
 func (k *childKind[T]) labelled(ctx context.Context, owner types.UID) (children []metav1.Object, err error) {
 	return finalizer.Remaining(ctx, k.Client.Namespace(k.Namespace), metav1.ListOptions{LabelSelector: objects.OwnerUID + "=" + string(owner)},
 		func(child metav1.Object) bool { return metav1.GetControllerOfNoCopy(child) == nil })

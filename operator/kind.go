@@ -66,7 +66,8 @@ type Reconciler[T controllerkit.Object] struct {
 
 	// Elsewhere allows children that cannot have an owner reference, because they are in another
 	// namespace, or because they are cluster-scoped and T is not. Labels mark them, and they are
-	// deleted before Finalizer is removed.
+	// deleted before Finalizer is removed. For a kind with an informer of Inform or InformFrom they are listed in
+	// all namespaces, because its selection can have changed. That needs the rules of Rules in a ClusterRole.
 	Elsewhere bool
 
 	// Rules decide whether children are ready, in addition to those of package kstatus.

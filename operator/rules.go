@@ -41,7 +41,8 @@ func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 }
 
 // Rules returns the rights that the operator needs. The rules of objects, and of Events, are
-// for a ClusterRole, or a Role in each namespace that the informers watch. The rules of leases
+// for a ClusterRole, or a Role in each namespace that the informers watch. With Elsewhere and an
+// informer of Inform or InformFrom they are for a ClusterRole: see [Reconciler]. The rules of leases
 // are for a Role in LeaseNamespace; without an election there are none. Call it after all
 // registrations; a program can print them as its manifest.
 //

@@ -10,7 +10,7 @@ import (
 const leastStall = 5 * time.Minute
 
 func (c *Controller[K]) stallTimeout() time.Duration {
-	return cmp.Or(c.StallTimeout, max(leastStall, 2*c.Timeout))
+	return cmp.Or(c.StallTimeout, max(leastStall, 2*min(c.Timeout, 1<<62-1)))
 }
 
 // Check reports whether the workers make progress, for a liveness endpoint; the request

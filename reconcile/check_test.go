@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -30,6 +31,7 @@ func TestCheck(t *testing.T) {
 		{name: "keys wait", configure: stuck, keys: []string{"a", "b\nc", "d"}, healthy: 5 * time.Minute, want: "1 running: [\"a (5m0s)\"], 2 keys waiting"},
 		{name: "its own time", configure: func(c *controller) { stuck(c); c.StallTimeout = time.Minute }, keys: []string{"a"}, healthy: time.Minute, want: "for 1m0s"},
 		{name: "a long Timeout", configure: func(c *controller) { stuck(c); c.Timeout = 10 * time.Minute }, keys: []string{"a"}, healthy: 20 * time.Minute, want: "for 20m0s"},
+		{name: "the longest Timeout", configure: func(c *controller) { stuck(c); c.Timeout = math.MaxInt64 }, keys: []string{"a"}, healthy: time.Hour},
 		{name: "some workers are stuck", configure: func(c *controller) {
 			stuck(c)
 			c.Workers = 2

@@ -37,9 +37,10 @@ const (
 // precedence orders the classes of the parts of a joined error; the first one present
 // decides. Loud classes precede quiet ones, so that a conflict hides no other error. The
 // server's delay precedes the backoff, so that the retry does not come sooner than the
-// server asked. Terminal is last, because it would lose the retry of the other parts.
+// server asked. Terminal is last, because it would lose the retry of the other parts. A part that waits is
+// requeue: it is no failure, but must run again.
 var precedence = []class{ //nolint:gochecknoglobals // a constant table
-	panicked, serverDelay, failed, timeout, notFound, rejected, forbidden, conflict, stale, terminal,
+	panicked, serverDelay, failed, timeout, notFound, rejected, forbidden, conflict, stale, requeue, terminal,
 }
 
 // The delays of the classes that do not use the queue's rate limiter.
@@ -96,9 +97,12 @@ func classify(res Result, err error, stopped, timedOut bool) class {
 	case stopped && cl != panicked:
 		// Any other text of the error can be a consequence of the cancellation.
 		return cancelled
-	case timedOut && cl == failed:
+	case timedOut && (cl == failed || cl == requeue):
 		// Not every function whose context ends returns the error of the context.
 		return timeout
+	case cl == requeue:
+		// A terminal part has no retry, and the part that waits needs one.
+		return failed
 	default:
 		return cl
 	}
@@ -166,8 +170,10 @@ func classifyPart(err error) class {
 	var refused controllerkit.RejectedError
 	_, delayed := apierrors.SuggestsClientDelay(err)
 	switch {
-	case isType[*PanicError](err):
+	case errors.As(err, new(*PanicError)):
 		return panicked
+	case kube.Waits(err) > 0:
+		return requeue
 	case errors.Is(err, ErrTerminal), errors.As(err, &final) && final.Terminal():
 		return terminal
 	case errors.As(err, &outdated) && outdated.Stale():
@@ -226,11 +232,6 @@ func asClassed(cl class, err error) error {
 		return err
 	}
 	return classed{err, sentinel}
-}
-
-func isType[T error](err error) bool {
-	_, ok := errors.AsType[T](err)
-	return ok
 }
 
 // suggestedDelay returns the longest delay that a part of err requests, within bounds. It

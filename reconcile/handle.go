@@ -51,9 +51,9 @@ const (
 //
 // Handle may be called at any time. The Controller keeps a reference to the informer: for
 // an informer that ends earlier than the Controller, use AddEventHandler. Do not remove the
-// registration: each Run would still call the handler, or wait without a limit if the registration
-// was not synced. For a handler that is removed, use AddEventHandler too. Handle returns an
-// error if an argument is nil, or that of AddEventHandler.
+// registration before the last Run has ended: each Run would still call the handler, or wait without a
+// limit if the registration was not synced. For a handler that is removed earlier, use AddEventHandler
+// too. Handle returns an error if an argument is nil, or that of AddEventHandler.
 func (c *Controller[K]) Handle(informer interface {
 	AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error)
 	GetStore() cache.Store

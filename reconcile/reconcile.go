@@ -102,7 +102,8 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 // error and timeout decides. So a Func can mark an API error as terminal. If errors are
 // joined, by errors.Join or in an Aggregate, each part is classed, and the first of panic,
 // server_delay, error, timeout, not_found, rejected, forbidden, conflict, stale and
-// terminal decides.
+// terminal decides. A controllerkit.WaitingError joined to failures decides nothing, but if all of them
+// are terminal, the class is error, so that the key runs again.
 type Result struct {
 	// RequeueAfter runs the key again after this time, or earlier if an event queues it.
 	// Next to an error it replaces the delay of the error's class. 0 means no run. A negative

@@ -224,7 +224,8 @@ type waiting time.Duration
 func (waiting) Error() string          { return "it goes on elsewhere" }
 func (w waiting) Waits() time.Duration { return time.Duration(w) }
 
-// A WaitingError runs the key again after its time, and is no failure unless it is joined to one.
+// A WaitingError runs the key again after its time, and is no failure. Joined to one, it leaves the class to it, but
+// not the end of the retries.
 func TestWaiting(t *testing.T) {
 	t.Parallel()
 	want := outcome{Result: "requeue", Failures: "reset", Again: "after", Min: time.Minute, Max: time.Minute, Log: "V(4)"}
@@ -233,6 +234,12 @@ func TestWaiting(t *testing.T) {
 	failed := outcome{Result: "error", Failures: "counted", Again: "rate limiter", Log: "error"}
 	failed.check(t, observe(t, 1, returning(result{}, errors.Join(waiting(time.Minute), errPlain))))
 	failed.check(t, observe(t, 1, returning(result{}, waiting(0))))
+	failed.check(t, observe(t, 1, returning(result{}, errors.Join(errInvalid, waiting(time.Minute)))))
+	race := outcome{Result: "conflict", Failures: "kept", Again: "after", Min: 50 * time.Millisecond, Max: 250 * time.Millisecond, Log: "V(4)"}
+	race.check(t, observe(t, 1, returning(result{}, errors.Join(waiting(time.Minute), fmt.Errorf("status: %w", errConflict)))))
+	race.check(t, observe(t, 1, returning(result{}, errors.Join(errConflict, waiting(time.Minute)))))
+	refused := outcome{Result: "rejected", Failures: "kept", Again: "after", Min: time.Second, Max: 1500 * time.Millisecond, Log: "error"}
+	refused.check(t, observe(t, 1, returning(result{}, errors.Join(waiting(time.Minute), errRejected))))
 }
 
 // TestRejections: a request that the API server rejects, and would reject again, is

@@ -1,6 +1,8 @@
 package reads
 
 import (
+	"encoding/binary"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -29,7 +31,7 @@ type scope struct {
 
 type listName struct {
 	source          uint16
-	namespace, text string
+	namespace, text string // the text is that of textOf
 }
 
 // A list is what one or more keys have listed.
@@ -50,7 +52,7 @@ type bucketName struct {
 
 // of returns the list of a selector.
 func (l *lists) of(source uint16, namespace string, selector labels.Selector, requirements labels.Requirements) *list {
-	name := listName{source, namespace, selector.String()}
+	name := listName{source, namespace, textOf(requirements)}
 	if known := l.all[name]; known != nil {
 		return known
 	}
@@ -58,7 +60,7 @@ func (l *lists) of(source uint16, namespace string, selector labels.Selector, re
 		l.all, l.byRef, l.buckets = map[listName]*list{}, map[uint64]*list{}, map[uint64]map[*list]struct{}{}
 		l.forbids = map[scope]map[string]int{}
 	}
-	name.namespace, name.text = strings.Clone(name.namespace), strings.Clone(name.text)
+	name.namespace = strings.Clone(name.namespace)
 	made := &list{listName: name, ref: hashOf(l.hasher, name), selector: selector}
 	for l.byRef[made.ref] != nil { // a list must have a hash of its own
 		made.ref++
@@ -77,6 +79,26 @@ func (l *lists) of(source uint16, namespace string, selector labels.Selector, re
 	}
 	l.all[name], l.byRef[made.ref] = made, made
 	return made
+}
+
+// textOf returns a text that only selectors with the same requirements have. Selectors of labels.SelectorFromSet
+// are not validated, so in their String a value such as "web,tier=db" looks like further requirements.
+func textOf(requirements labels.Requirements) string {
+	var text []byte
+	add := func(part string) {
+		text = append(binary.AppendUvarint(text, uint64(len(part))), part...)
+	}
+	for _, r := range requirements {
+		values := r.ValuesUnsorted() // a copy
+		slices.Sort(values)
+		add(string(r.Operator()))
+		add(r.Key())
+		text = binary.AppendUvarint(text, uint64(len(values)))
+		for _, value := range values {
+			add(value)
+		}
+	}
+	return string(text)
 }
 
 // forbid counts the selectors of a forbidden label.

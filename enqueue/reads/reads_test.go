@@ -108,6 +108,25 @@ func TestRemember(t *testing.T) {
 	}
 }
 
+// TestLookAlikes: selectors whose text is the same, because a value is not validated, are two. Proves RM2.
+func TestLookAlikes(t *testing.T) {
+	for _, alike := range [][2]labels.Selector{
+		{labels.SelectorFromSet(labels.Set{"app": "web,tier=db"}), parse(t, "app=web,tier=db")},
+		{labels.SelectorFromSet(labels.Set{"app": "=web"}), parse(t, "app==web")},
+	} {
+		var tr tracker
+		r := read(t, &tr, newWorld(), nil)
+		if alike[0].String() != alike[1].String() {
+			t.Fatalf("%s and %s are not alike", alike[0], alike[1])
+		}
+		call(t, &tr, name{Name: "other"}, func(ctx context.Context) { must(t, r.RememberList(ctx, "a", alike[0])) })
+		call(t, &tr, key, func(ctx context.Context) { must(t, r.RememberList(ctx, "a", alike[1])) })
+		if got := r.Keys(object("a", "b", "1", map[string]string{"app": "web", "tier": "db"})); !slices.Equal(got, []name{key}) {
+			t.Errorf("%s: the object concerns %v, want %v", alike[1], got, key)
+		}
+	}
+}
+
 // TestCopies: the objects belong to the caller.
 func TestCopies(t *testing.T) {
 	var tr tracker

@@ -102,18 +102,19 @@ func run(ctx context.Context, config *rest.Config, group *shard.Group, url strin
 		}
 		defer func() { _ = view.Remove(ctx, s.Index) }() // if ctx is done, the View removes it later
 		q := queue.New(queue.Config[types.NamespacedName]{Name: "publish"})
+		c := &reconcile.Controller[types.NamespacedName]{Name: "publish", Queue: q, Reconcile: publish, Workers: 4, Timeout: 15 * time.Second}
 		keys := func(m *corev1.ConfigMap) (keys []types.NamespacedName) {
 			if i, err := group.Ranges.Of(m); err == nil && i == s.Index {
 				keys = enqueue.KeyOf(m)
 			}
 			return keys
 		}
-		handler, err := maps.AddEventHandler(enqueue.Handler(q, keys))
+		handler, err := c.Handle(maps, enqueue.Handler(c.Source("configmaps"), keys))
 		if err != nil {
 			return err
 		}
 		defer func() { _ = maps.RemoveEventHandler(handler) }()
-		return (&reconcile.Controller[types.NamespacedName]{Name: "publish", Queue: q, Reconcile: publish, Workers: 4, HasSynced: []cache.DoneChecker{handler.HasSyncedChecker()}}).Run(ctx)
+		return c.Run(ctx)
 	}
 	parts := shutdown.Group{}
 	parts.Add("configmaps", func(ctx context.Context) error { maps.RunWithContext(ctx); return nil })

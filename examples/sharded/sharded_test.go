@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -23,8 +24,10 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testprocess"
 	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/shard"
 )
 
 func TestMain(m *testing.M) { testserver.Main(m) }
@@ -316,6 +319,54 @@ func TestServerStop(t *testing.T) {
 			t.Errorf("Lease %s is held by %q after the stop:\n%s", l.Name, *holder, p.Tail(20))
 		}
 	}
+}
+
+// TestServerTimeout: a request has an end, so that a service which does not answer holds no worker for ever. It comes
+// from a queue that was empty before Run.
+func TestServerTimeout(t *testing.T) {
+	cfg := testserver.Config(t)
+	ns := testserver.Namespace(t)
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: map[string]string{"publish": "yes"}}}
+	if _, err := kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps(ns).Create(t.Context(), m, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	requests, logs := make(sent, 1), testlog.New()
+	ctx, stop := context.WithCancel(logs.Context(t.Context()))
+	ended := make(chan error, 1)
+	go func() {
+		group := &shard.Group{Namespace: ns, Name: "sharded", Identity: "one", Ranges: shard.Ranges{N: 1}, RetryPeriod: time.Second}
+		ended <- run(ctx, rest.CopyConfig(cfg), group, "http://service", requests)
+	}()
+	select {
+	case r := <-requests:
+		if end, ok := r.Context().Deadline(); !ok || time.Until(end) > 15*time.Second {
+			t.Errorf("the request ends at %v", end)
+		}
+	case err := <-ended:
+		t.Fatal("the program ended: ", err)
+	case <-time.After(patience):
+		t.Fatalf("no publication after %v", patience)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	for _, line := range logs.All() {
+		if strings.HasPrefix(line.Message, "Keys were in the queue") {
+			t.Error(line.Message)
+		}
+	}
+}
+
+// sent is a service that gets the first request, and answers all.
+type sent chan *http.Request
+
+func (s sent) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case s <- r:
+	default:
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 }
 
 // TestPage: the program is on one page.

@@ -28,7 +28,8 @@ import (
 // The same setup fits an operator of operator.New. In a manager these things differ:
 //
 //   - operator.Kind, Children and Reads use the informers of the manager's cache. The scheme of the manager
-//     must have their Go types.
+//     must have their Go types. Options.Namespace must be empty: the cache has the namespaces of
+//     cache.Options.DefaultNamespaces.
 //   - The operator runs when the manager leads, or at once without LeaderElection. Its Options.LeaseNamespace and
 //     Listen must be empty. It must stop in less than the manager's GracefulShutdownTimeout.
 //   - Its loops and queues feed the metrics of managerkit.NewMetrics, which the manager serves, unless Options.Metrics
@@ -49,6 +50,8 @@ func Add(mgr manager.Manager, options operator.Options, setup func(op *operator.
 		return fmt.Errorf("bridge: Add: Options.LeaseNamespace is %q: leave it empty, because the manager elects: see managerkit.Elect", options.LeaseNamespace)
 	case options.Listen != "":
 		return fmt.Errorf("bridge: Add: Options.Listen is %q: leave it empty, because the manager serves probes and metrics", options.Listen)
+	case options.Namespace != "": // it limits no informer of the manager
+		return fmt.Errorf("bridge: Add: Options.Namespace is %q: leave it empty, and set cache.Options.DefaultNamespaces of the manager", options.Namespace)
 	}
 	var metrics *managerkit.Metrics
 	if options.Metrics == nil {

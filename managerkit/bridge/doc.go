@@ -26,7 +26,8 @@
 //
 //   - Writes go through mgr.GetConfig(). A client of options.NewClient, such as one with an interceptor, does not see
 //     them. A transport of config.Wrap does.
-//   - Optional and single kinds of operator.Reading have watches of their own.
+//   - Optional and single kinds of operator.Reading have watches of their own, and optional ones watch all
+//     namespaces.
 //   - If the cache has DefaultNamespaces, or Namespaces of ByObject, call [Prepare] before the manager is made.
 //     Without it, lists of the cache can be older than the writes of the last leader.
 //   - A deletion while this process does not lead runs no key when it leads. A controller of

@@ -205,6 +205,7 @@ func TestServerBad(t *testing.T) {
 		{"no function", bridge.Add(mgr, operator.Options{Name: "bad"}, nil), "setup is nil"},
 		{"a Lease", bridge.Add(mgr, operator.Options{Name: "bad", LeaseNamespace: "shop"}, setUp), "the manager elects"},
 		{"a listener", bridge.Add(mgr, operator.Options{Name: "bad", Listen: ":8080"}, setUp), "the manager serves"},
+		{"a namespace", bridge.Add(mgr, operator.Options{Name: "bad", Namespace: "shop"}, setUp), "DefaultNamespaces"},
 		{"no name", bridge.Add(mgr, operator.Options{}, setUp), "Options.Name is empty"},
 		{"setup fails", bridge.Add(mgr, operator.Options{Name: "bad"}, func(*operator.Operator) error { return context.Canceled }), "setup: context canceled"},
 		{"no manager for an informer", noManager, "mgr is nil"},
