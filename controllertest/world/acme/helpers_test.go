@@ -12,7 +12,6 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"io"
 	"math/big"
 	"net/http"
@@ -123,10 +122,6 @@ type result struct {
 	header http.Header
 	text   string
 	body   map[string]any // if the text is JSON
-}
-
-func (r result) problem() string {
-	return fmt.Sprint(r.status, " ", r.body["type"], " ", r.body["detail"])
 }
 
 // post sends a signed request. A nil payload is POST-as-GET.
