@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -186,7 +187,7 @@ func (s *Server) authenticate(w http.ResponseWriter, r *http.Request, fresh bool
 	if err := json.Unmarshal(body, &m); err != nil {
 		return nil, malformed("the body does not decode: %v", err)
 	}
-	protected, err := encoding.DecodeString(m.Protected)
+	protected, err := base64.RawURLEncoding.DecodeString(m.Protected)
 	if err != nil {
 		return nil, malformed(`"protected" is not base64url: %v`, err)
 	}
@@ -194,7 +195,7 @@ func (s *Server) authenticate(w http.ResponseWriter, r *http.Request, fresh bool
 	if err := json.Unmarshal(protected, &h); err != nil {
 		return nil, malformed(`"protected" does not decode: %v`, err)
 	}
-	payload, err := encoding.DecodeString(m.Payload)
+	payload, err := base64.RawURLEncoding.DecodeString(m.Payload)
 	if err != nil {
 		return nil, malformed(`"payload" is not base64url: %v`, err)
 	}
@@ -505,7 +506,7 @@ func (s *Server) finalize(req *request) error {
 	if err := json.Unmarshal(req.payload, &want); err != nil {
 		return malformed("the payload does not decode: %v", err)
 	}
-	der, err := encoding.DecodeString(want.CSR)
+	der, err := base64.RawURLEncoding.DecodeString(want.CSR)
 	if err != nil {
 		return problemf(http.StatusBadRequest, "badCSR", `"csr" is not base64url: %v`, err)
 	}

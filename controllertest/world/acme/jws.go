@@ -29,11 +29,9 @@ type header struct {
 	Account   string          `json:"kid"` // the URL of an account
 }
 
-var encoding = base64.RawURLEncoding
-
 // verify checks the signature of a message.
 func (m message) verify(algorithm string, key crypto.PublicKey) error {
-	signature, err := encoding.DecodeString(m.Signature)
+	signature, err := base64.RawURLEncoding.DecodeString(m.Signature)
 	if err != nil {
 		return fmt.Errorf("the signature is not base64url: %w", err)
 	}
@@ -63,7 +61,7 @@ func parseKey(text []byte) (key crypto.PublicKey, thumbprint string, err error) 
 		return nil, "", fmt.Errorf("the key does not decode: %w", err)
 	}
 	number := func(name, text string, limit int) *big.Int {
-		b, decoding := encoding.DecodeString(text)
+		b, decoding := base64.RawURLEncoding.DecodeString(text)
 		if decoding != nil || len(b) == 0 || len(b) > limit {
 			err = errors.Join(err, fmt.Errorf("the field %q of the key is wrong", name))
 		}
@@ -96,5 +94,5 @@ func parseKey(text []byte) (key crypto.PublicKey, thumbprint string, err error) 
 		return nil, "", err
 	}
 	sum := sha256.Sum256([]byte(canonical))
-	return key, encoding.EncodeToString(sum[:]), nil
+	return key, base64.RawURLEncoding.EncodeToString(sum[:]), nil
 }

@@ -11,7 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
-	"log"
+	"log" //nolint:depguard // http.Server.ErrorLog has its type
 	"math/big"
 	"net"
 	"net/http"
@@ -77,7 +77,7 @@ func NewServer() *Server {
 	if err != nil {
 		panic(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		panic(err) // no loopback interface, like net/http/httptest
 	}
