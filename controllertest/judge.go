@@ -308,8 +308,8 @@ func (r *run) objectsLocked(s *State, masks func(string) string) map[string][]ma
 func flatten(path string, v any, generation int64, masks func(string) string, into map[string]any) {
 	switch v := v.(type) {
 	case map[string]any:
-		// An empty object says something: a network policy with the rule {} allows all. An empty status is one that
-		// nobody has written.
+		// An empty object has a meaning: a network policy with the rule {} allows all. An empty status equals an
+		// absent one.
 		if len(v) == 0 && path != ".status" {
 			into[path] = struct{}{} // printed as {}
 		}

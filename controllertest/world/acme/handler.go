@@ -468,13 +468,13 @@ func (s *Server) answer(req *request) error {
 	asked := c.Status == pending && a.status == pending && len(req.payload) > 0
 	s.mu.Unlock()
 	if asked {
-		err := error(nil)
+		var rejected error
 		if s.Validate != nil {
-			err = s.Validate(req.r.Context(), Challenge{Name: a.name, Type: c.Type, Token: c.Token, KeyAuthorization: c.Token + "." + req.by.thumbprint})
+			rejected = s.Validate(req.r.Context(), Challenge{Name: a.name, Type: c.Type, Token: c.Token, KeyAuthorization: c.Token + "." + req.by.thumbprint})
 		}
 		s.mu.Lock()
 		if c.Status == pending && a.status == pending { // no other request was faster
-			s.decideLocked(o, a, c, err)
+			s.decideLocked(o, a, c, rejected)
 		}
 		s.mu.Unlock()
 	}
