@@ -40,7 +40,8 @@ type LastRenewal struct{}
 type Validity struct{}
 
 // Term returns the channel that is closed when the term of a leader or shard of ctx is over. It
-// identifies the term, and is nil outside of one.
+// identifies the term, and is nil outside of one. A term derives its contexts from that of Validity at its begin, so
+// the channel is never the one that contexts share which were canceled before Done was called.
 func Term(ctx context.Context) <-chan struct{} {
 	if validity, ok := ctx.Value(Validity{}).(context.Context); ok {
 		return validity.Done()
