@@ -103,12 +103,13 @@ func service(w *v1.Website) *applycorev1.ServiceApplyConfiguration {
 }
 
 func deployment(w *v1.Website) *applyappsv1.DeploymentApplyConfiguration {
-	host := applycorev1.EnvFromSource().WithConfigMapRef(applycorev1.ConfigMapEnvSource().WithName(w.Name))
-	container := applycorev1.Container().WithName("website").WithImage(w.Spec.Image).WithEnvFrom(host)
+	// A running Pod sees a changed host in the file /etc/website/HOST. Its environment would keep the old one.
+	settings := applycorev1.Volume().WithName("settings").WithConfigMap(applycorev1.ConfigMapVolumeSource().WithName(w.Name))
+	container := applycorev1.Container().WithName("website").WithImage(w.Spec.Image).
+		WithVolumeMounts(applycorev1.VolumeMount().WithName("settings").WithMountPath("/etc/website"))
 	return applyappsv1.Deployment(w.Name, w.Namespace).WithLabels(labels(w)).
-		WithSpec(applyappsv1.DeploymentSpec().
-			WithReplicas(w.Spec.Replicas).
+		WithSpec(applyappsv1.DeploymentSpec().WithReplicas(w.Spec.Replicas).
 			WithSelector(applymetav1.LabelSelector().WithMatchLabels(labels(w))).
 			WithTemplate(applycorev1.PodTemplateSpec().WithLabels(labels(w)).
-				WithSpec(applycorev1.PodSpec().WithContainers(container))))
+				WithSpec(applycorev1.PodSpec().WithVolumes(settings).WithContainers(container))))
 }

@@ -82,6 +82,12 @@ func TestReconcile(t *testing.T) {
 	if configMap.Data["HOST"] != "blog.example.com" || *deployment.Spec.Replicas != 2 {
 		t.Errorf("config map %v and deployment of %d replicas, want those of the spec", configMap.Data, *deployment.Spec.Replicas)
 	}
+	// The host can change while Pods run, and only a mounted ConfigMap reaches them.
+	pod := deployment.Spec.Template.Spec
+	volume, container := pod.Volumes[0], pod.Containers[0]
+	if *volume.ConfigMap.Name != *configMap.Name || *container.VolumeMounts[0].Name != *volume.Name || len(container.Env)+len(container.EnvFrom) > 0 {
+		t.Errorf("Pods = %+v, want the config map mounted, and not in the environment", pod)
+	}
 	if err := r.Cleanup(t.Context(), w); err != nil || len(dns.hosts) > 0 {
 		t.Errorf("Cleanup() = %v, records of %v are left", err, dns.hosts)
 	}

@@ -156,13 +156,14 @@ func (r *reconciler) make(ctx context.Context, w *v1.Website) (ready int32, err 
 		func(live *corev1.Service, manager string) (any, error) {
 			return applycorev1.ExtractService(live, manager)
 		})
-	host := applycorev1.EnvFromSource().WithConfigMapRef(applycorev1.ConfigMapEnvSource().WithName(w.Name))
-	container := applycorev1.Container().WithName("website").WithImage(w.Spec.Image).WithEnvFrom(host)
+	settings := applycorev1.Volume().WithName("settings").WithConfigMap(applycorev1.ConfigMapVolumeSource().WithName(w.Name))
+	container := applycorev1.Container().WithName("website").WithImage(w.Spec.Image).
+		WithVolumeMounts(applycorev1.VolumeMount().WithName("settings").WithMountPath("/etc/website"))
 	d, deploymentErr := apply(ctx, r, r.deployments, &appsv1.Deployment{}, w,
 		applyappsv1.Deployment(w.Name, w.Namespace).WithOwnerReferences(ref).WithLabels(labels).WithSpec(applyappsv1.DeploymentSpec().
 			WithReplicas(w.Spec.Replicas).
 			WithSelector(applymetav1.LabelSelector().WithMatchLabels(labels)).
-			WithTemplate(applycorev1.PodTemplateSpec().WithLabels(labels).WithSpec(applycorev1.PodSpec().WithContainers(container)))),
+			WithTemplate(applycorev1.PodTemplateSpec().WithLabels(labels).WithSpec(applycorev1.PodSpec().WithVolumes(settings).WithContainers(container)))),
 		func(live *appsv1.Deployment, manager string) (any, error) {
 			return applyappsv1.ExtractDeployment(live, manager)
 		})

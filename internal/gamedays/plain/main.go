@@ -137,7 +137,12 @@ func (r *reconciler) make(ctx context.Context, w *v1.Website) error {
 		}
 		c := &d.Spec.Template.Spec.Containers[0]
 		c.Name, c.Image = "website", w.Spec.Image
-		c.EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: w.Name}}}}
+		if len(c.VolumeMounts) == 0 { // a new Deployment: later, the API server's defaults are in these fields
+			c.VolumeMounts = []corev1.VolumeMount{{Name: "settings", MountPath: "/etc/website"}}
+			d.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "settings", VolumeSource: corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: w.Name}},
+			}}}
+		}
 		return controllerutil.SetControllerReference(w, d, r.Scheme())
 	}); err != nil {
 		return err
