@@ -2,6 +2,7 @@ package applyset_test
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -224,6 +225,49 @@ func TestSetServedVersion(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A definition among the wanted objects changes the served version during the call. A former member
+// whose deletion waits for its finalizer is found in the new one, so that the stages after it wait.
+func TestSetServedVersionChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, parent, _ := cached(0)
+		parent.Annotations[groupKinds] = "ConfigMap,Paint.example.com"
+		served := "v1"
+		unserved := apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Group: "example.com", Resource: "paints"}, "", "404 page not found", 0, true)
+		client := metadataClient(&metav1.PartialObjectMetadata{TypeMeta: parent.TypeMeta, ObjectMeta: parent.ObjectMeta}, member(parent, "v1", "ConfigMap", "a", "two"))
+		for _, version := range []string{"v1", "v2"} {
+			old := member(parent, "example.com/"+version, "Paint", "a", "old")
+			old.DeletionTimestamp, old.Finalizers = &metav1.Time{Time: time.Now()}, []string{"example.com/slow"}
+			if err := client.Tracker().Add(old); err != nil {
+				t.Fatal(err)
+			}
+		}
+		client.PrependReactor("*", "paints", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			return a.GetResource().Version != served, nil, unserved
+		})
+		definition := object(strings.Replace(strings.Replace(paintCRD, `"v2","served":false`, `"v2","served":true`, 1), `"v1","served":true`, `"v1","served":false`, 1), "example.com", "example.com")
+		defined := definition.DeepCopy()
+		defined.SetUID("definition")
+		defined.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Established", "status": "True"}}}
+		s.Client = fakeClient{
+			patch: func(name string) (*unstructured.Unstructured, error) {
+				if name == definition.GetName() {
+					served = "v2"
+					return defined, nil
+				}
+				return object(`{"metadata":{"name":"one","uid":"one"}}`), nil
+			},
+			get: func(context.Context, string) (*unstructured.Unstructured, error) { return defined, nil },
+		}
+		s.Metadata, s.MaxPrunePercent = client, 100
+		s.Mapper = setMapper(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"}, schema.GroupVersionKind{Group: "example.com", Version: "v2", Kind: "Paint"})
+		results, err := s.Apply(t.Context(), parent, applyset.Member{Object: definition}, wantKind("example.com/v2", "Paint", "a", "one"))
+		want := "ConfigMap two Pending, CustomResourceDefinition paints.example.com Created, Paint old Pending, Paint one Created"
+		if got := actions(results); err != nil || got != want {
+			t.Errorf("results %q, error %v; want %q", got, err, want)
+		}
+	})
 }
 
 // If the API server does not serve the kind of a former member for a while, the Set lists again

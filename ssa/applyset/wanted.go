@@ -89,6 +89,10 @@ func (c *setCall) applyAll(ctx context.Context) error {
 		return err
 	}
 	c.batch.applyFirst(ctx, request)
+	for _, kind := range c.batch.definedKinds { // load may have found another version served
+		c.unservedVersions.Delete(kind)
+		delete(c.mappings, kind.GroupKind())
+	}
 	if definesOwn && !c.batch.failed {
 		if err := c.growInventory(ctx, nil); err != nil {
 			return err
