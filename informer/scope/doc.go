@@ -50,7 +50,7 @@
 //   - If the API server lists from an old cache, a change of selectors can take a minute, until
 //     a bookmark. With informer.ConsistentLists lists are current.
 //   - While the lists of new selectors run, the handlers get no event of the replaced parts, for
-//     up to 2 minutes. If a list takes longer, it is repeated.
+//     up to 2 minutes. A list that takes longer is repeated, with twice the time.
 //   - After consistency's WroteAt, or a write in an unselected namespace, a key waits for all
 //     selected namespaces: up to a minute. If no namespace is selected, it waits for MaxWait.
 //   - After a change of selectors, a key that has written can wait for a bookmark, too.

@@ -30,8 +30,8 @@ import (
 // not synced, and informer.Set reports the error as the reason. If parts cannot be shown, the
 // error of [Informer.Select] is logged.
 //
-// Follow returns an error if an argument is nil, or if the Informer has a selection, runs, or
-// follows already.
+// Follow returns an error if an argument is nil, if the Informer has a selection, runs, or follows
+// already, or if New or With was misused.
 func (i *Informer) Follow(settings cache.SharedIndexInformer, which func() (Selection, error)) error {
 	if kube.IsNil(settings) || which == nil {
 		return errors.New("scope: Follow got a nil argument: pass an informer and a function")
@@ -41,6 +41,8 @@ func (i *Informer) Follow(settings cache.SharedIndexInformer, which func() (Sele
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case s.misuse != nil:
+		return s.misuse
 	case s.follower != nil:
 		return errors.New("scope: Follow was called twice: a selection has one source")
 	case s.selected:

@@ -250,18 +250,38 @@ func TestFollowMisuse(t *testing.T) {
 	objects, list := followed(t, settings, s)
 	which := func() (scope.Selection, error) { return scope.Selection{}, nil }
 	fresh := scope.New(s.informer)
-	selected := scope.New(s.informer)
+	selected, chosen := scope.New(s.informer), scope.New(s.informer)
 	must(t, selected.Select(t.Context(), in()))
+	must(t, chosen.Select(t.Context(), in()))
+	late := selected.With(s.informer)
 	for want, err := range map[string]error{
 		"Select was called after Follow":      objects.Select(t.Context(), in()),
 		"Follow was called twice":             objects.Follow(list, which),
 		"nil argument":                        fresh.Follow(nil, which),
 		"pass an informer and a function":     fresh.Follow(list, nil),
 		"an Informer of the selection itself": fresh.Follow(fresh.With(s.informer), which),
-		"Follow was called after Select":      selected.Follow(list, which),
+		"With was called after Select":        late.Follow(list, which),
+		"New or With got a nil function":      scope.New(nil).Follow(list, which),
+		"Follow was called after Select":      chosen.Follow(list, which),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), "scope: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %q", err, want)
 		}
 	}
+}
+
+// The reason of a misuse that comes after Follow stays: the settings cannot mend it.
+func TestMisuseAfterFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		settings, s := newServer(), newServer()
+		objects, list := followed(t, settings, s)
+		objects.With(nil)
+		set := &informer.Set{Timeout: time.Minute}
+		set.Add("settings", list)
+		set.Add("configmaps", objects)
+		logs := testlog.New()
+		if err := set.Run(logs.Context(t.Context())); err == nil || !strings.Contains(err.Error(), "New or With got a nil function") {
+			t.Errorf("Run() = %v, want the misuse", err)
+		}
+	})
 }

@@ -87,7 +87,7 @@ func (s *selection) add(informer func(Part) (cache.SharedIndexInformer, error)) 
 	case s.selected:
 		s.misuse = errors.New("scope: With was called after Select: call it before")
 		own := New(informer) // the caches of the others stay
-		own.selection.misuse, own.selection.reason = s.misuse, s.misuse
+		own.selection.misuse = s.misuse
 		return own
 	}
 	i.index = len(s.informers)

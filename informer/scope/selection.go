@@ -76,6 +76,8 @@ func (s *selection) blocked() error {
 	switch {
 	case s.synced:
 		return nil
+	case !s.selected && s.misuse != nil:
+		return s.misuse
 	case !s.selected:
 		return s.reason
 	}
