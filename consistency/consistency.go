@@ -281,7 +281,8 @@ func (s *Store) EnsureReady(key types.NamespacedName) error {
 // response was lost, unreadable or a server error (5xx), or shows no version, as for an
 // eviction, a binding or the deletion of a collection. No cache can settle it. Read the
 // objects from the API server and pass their versions to WroteAt. A later write of the
-// resource and Clear also settle it, and it is dropped after ten minutes.
+// resource, Saw and Clear also settle it, and it is dropped after ten minutes. If namespaces
+// have caches of their own, a write or Saw in one namespace settles nothing in another.
 func (s *Store) Ambiguous(key types.NamespacedName) []schema.GroupResource {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -148,7 +148,7 @@ type record struct {
 	wrote     []written // one for each part
 	deleted   map[types.UID]deletion
 	refused   map[objectRef]refusal
-	ambiguous []mark     // one for each resource
+	ambiguous []mark     // one for each part
 	live      time.Time  // if not zero, the next run must read live
 	first     [1]written // the memory of wrote: most keys write one resource
 }
@@ -192,9 +192,9 @@ type refusal struct {
 // mark is an ambiguous write. clock is the number of the last request that had started
 // when the write was found ambiguous: only a later one can settle it.
 type mark struct {
-	resource schema.GroupResource
-	clock    uint64
-	at       time.Time
+	part
+	clock uint64
+	at    time.Time
 }
 
 // recordLocked returns the key's record for the UID. It makes one if needed.
@@ -224,13 +224,16 @@ func (s *Store) recordLocked(key types.NamespacedName, uid types.UID) *record {
 }
 
 // wroteLocked is WroteAt for the response to a request that was started at the given
-// clock. It settles the ambiguous writes from before that.
+// clock. It settles the ambiguous writes from before that, if the key then waits for the
+// cache that shows them: another namespace's cache can show rv without them.
 func (s *Store) wroteLocked(key types.NamespacedName, uid types.UID, p part, rv string, started uint64) {
 	if !reached(rv, rv) {
 		return
 	}
 	rec := s.recordLocked(key, uid)
-	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.resource == p.resource && m.clock < started })
+	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool {
+		return m.clock < started && (m.part == p || m.resource == p.resource && p.namespace == "")
+	})
 	w := written{part: p, rv: rv, history: s.historyLocked(p)}
 	i := slices.IndexFunc(rec.wrote, func(w written) bool { return w.part == p })
 	switch {
@@ -276,10 +279,10 @@ func (s *Store) refusedLocked(key types.NamespacedName, uid types.UID, object ob
 	rec.last = time.Now()
 }
 
-func (s *Store) ambiguousLocked(key types.NamespacedName, resource schema.GroupResource) {
+func (s *Store) ambiguousLocked(key types.NamespacedName, p part) {
 	rec := s.recordLocked(key, "")
-	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.resource == resource })
-	rec.ambiguous = append(rec.ambiguous, mark{resource: resource, clock: s.clock, at: time.Now()})
+	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.part == p })
+	rec.ambiguous = append(rec.ambiguous, mark{part: p, clock: s.clock, at: time.Now()})
 }
 
 // ambiguousResources returns the resources with an ambiguous write, in order.
@@ -289,7 +292,7 @@ func (rec *record) ambiguousResources() []schema.GroupResource {
 		list = append(list, m.resource)
 	}
 	slices.SortFunc(list, func(a, b schema.GroupResource) int { return cmp.Compare(a.String(), b.String()) })
-	return list
+	return slices.Compact(list)
 }
 
 // readyLocked is EnsureReady.
