@@ -121,6 +121,12 @@ func (s *Store) objectsLocked(resource schema.GroupResource) (objects, bool) {
 	return held, ok
 }
 
+// leftLocked reports whether the resource has left the Store. Nothing is recorded of it, because
+// no store would ever show it, and a call can still be running that read the removed one.
+func (s *Store) leftLocked(resource schema.GroupResource) bool {
+	return s.removed[resource] && s.stores[resource] == nil
+}
+
 // historyLocked returns the history of the part's store.
 func (s *Store) historyLocked(p part) int {
 	c := s.cachedLocked(p)
@@ -234,6 +240,9 @@ func (s *Store) wroteLocked(key types.NamespacedName, uid types.UID, p part, rv 
 	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool {
 		return m.clock < started && (m.part == p || m.resource == p.resource && p.namespace == "")
 	})
+	if s.leftLocked(p.resource) {
+		return
+	}
 	w := written{part: p, rv: rv, history: s.historyLocked(p)}
 	i := slices.IndexFunc(rec.wrote, func(w written) bool { return w.part == p })
 	switch {
@@ -248,7 +257,7 @@ func (s *Store) wroteLocked(key types.NamespacedName, uid types.UID, p part, rv 
 }
 
 func (s *Store) deletedLocked(key types.NamespacedName, uid types.UID, object objectRef, objectUID types.UID) {
-	if objectUID == "" {
+	if objectUID == "" || s.leftLocked(object.resource) {
 		return
 	}
 	rec := s.recordLocked(key, uid)
@@ -263,6 +272,9 @@ func (s *Store) deletedLocked(key types.NamespacedName, uid types.UID, object ob
 }
 
 func (s *Store) refusedLocked(key types.NamespacedName, uid types.UID, object objectRef, r refusal) {
+	if s.leftLocked(object.resource) {
+		return
+	}
 	rec := s.recordLocked(key, uid)
 	if !reached(r.rv, r.rv) {
 		rec.live = time.Now()
