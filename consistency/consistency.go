@@ -101,7 +101,6 @@ type Store struct {
 	due     time.Time   // the time at which timer fires
 	clock   uint64      // counts the starts of requests
 	sweepAt int         // the number of records that starts a sweep
-	shown   string      // a version that all stores have reached; see showsLocked
 }
 
 // New returns a Store. It starts no goroutine and needs no closing.
@@ -142,7 +141,6 @@ func (s *Store) AddInformer(resource schema.GroupResource, informer cache.Shared
 	}
 	added := &cached{storeVersion: informer.GetStore()}
 	s.stores[resource] = added
-	s.shown = ""
 	s.mu.Unlock()
 	handle, err := informer.AddEventHandler(s.Handler())
 	s.mu.Lock()

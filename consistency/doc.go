@@ -47,7 +47,7 @@
 //   - C8: If a restore of etcd lowers the version of a store, no key waits for a record
 //     from before it, and the key's next run reads live.
 //   - C9: In calls whose context is of a new leader's or a new shard owner's work, LiveRead
-//     is true until all stores have reached the resource version of the change: for a leader
+//     is true while a store has not reached the resource version of the change: for a leader
 //     that of the Lease's release, or else takeover; for a shard that of the shards' table. A
 //     write of the former owner that arrives after it is not covered.
 //

@@ -37,6 +37,7 @@ type cached struct {
 	storeVersion
 	last    string             // the last comparable version
 	history int                // the number of times that the version went back
+	shown   string             // see shows
 	remove  func() error       // removes the handler; nil without one of AddInformer
 	parts   map[string]*cached // by namespace, if the store has namespaceVersion
 }
@@ -98,6 +99,19 @@ func (c *cached) version() string {
 		c.last = read
 	}
 	return read
+}
+
+// shows reports whether the store has reached the version. A restore of etcd does not change that.
+// A store whose version becomes unknown has not: it can hold a cache that is older, as a
+// scope.Informer does that selects another namespace.
+func (c *cached) shows(version string) bool {
+	switch read := c.version(); {
+	case reached(read, version):
+		c.shown = version
+	case !reached(read, read):
+		c.shown = ""
+	}
+	return c.shown == version
 }
 
 // reached reports whether read is a version and at least wrote.
