@@ -93,6 +93,7 @@ type Store struct {
 	// their own lock, and never during a wake function or metrics.
 	mu      sync.Mutex
 	stores  map[schema.GroupResource]*cached
+	removed map[schema.GroupResource]bool // RemoveInformer was called; see leftLocked
 	records map[types.NamespacedName]*record
 	waiters map[types.NamespacedName][]*waiter
 	wakes   wakes
@@ -100,7 +101,6 @@ type Store struct {
 	due     time.Time   // the time at which timer fires
 	clock   uint64      // counts the starts of requests
 	sweepAt int         // the number of records that starts a sweep
-	shown   string      // a version that all stores have reached; see showsLocked
 }
 
 // New returns a Store. It starts no goroutine and needs no closing.
@@ -110,6 +110,7 @@ func New(cfg Config) *Store {
 		maxWait:       cmp.Or(cfg.MaxWait, defaultMaxWait),
 		ambiguousWait: cmp.Or(cfg.AmbiguousWait, defaultAmbiguousWait),
 		stores:        make(map[schema.GroupResource]*cached, len(cfg.Stores)),
+		removed:       map[schema.GroupResource]bool{},
 		records:       map[types.NamespacedName]*record{},
 		waiters:       map[types.NamespacedName][]*waiter{},
 		wakes:         wakes{versions: map[part]*versions{}},
@@ -140,7 +141,6 @@ func (s *Store) AddInformer(resource schema.GroupResource, informer cache.Shared
 	}
 	added := &cached{storeVersion: informer.GetStore()}
 	s.stores[resource] = added
-	s.shown = ""
 	s.mu.Unlock()
 	handle, err := informer.AddEventHandler(s.Handler())
 	s.mu.Lock()
@@ -159,7 +159,8 @@ func (s *Store) AddInformer(resource schema.GroupResource, informer cache.Shared
 // then be added again.
 //
 // The recorded versions, deletions and conflicts of the resource are dropped, and keys that
-// waited for them are woken. A write that is in flight is not recorded. Writes with an unknown
+// waited for them are woken. Until the resource is added again, no others are recorded, neither
+// of a write that is in flight nor by WroteAt, Saw, Deleted and Refused. Writes with an unknown
 // outcome stay in Ambiguous. RemoveInformer returns an error if the resource has no store, or
 // if the handler cannot be removed.
 func (s *Store) RemoveInformer(resource schema.GroupResource) error {
@@ -174,6 +175,7 @@ func (s *Store) RemoveInformer(resource schema.GroupResource) error {
 		return fmt.Errorf("consistency: remove informer: %s has no store: use AddInformer or Config.Stores first", resource)
 	}
 	delete(s.stores, resource)
+	s.removed[resource] = true
 	for _, rec := range s.records {
 		rec.wrote = slices.DeleteFunc(rec.wrote, func(w written) bool { return w.resource == resource })
 		maps.DeleteFunc(rec.deleted, func(_ types.UID, d deletion) bool { return d.resource == resource })
@@ -281,7 +283,8 @@ func (s *Store) EnsureReady(key types.NamespacedName) error {
 // response was lost, unreadable or a server error (5xx), or shows no version, as for an
 // eviction, a binding or the deletion of a collection. No cache can settle it. Read the
 // objects from the API server and pass their versions to WroteAt. A later write of the
-// resource and Clear also settle it, and it is dropped after ten minutes.
+// resource, Saw and Clear also settle it, and it is dropped after ten minutes. If namespaces
+// have caches of their own, a write or Saw in one namespace settles nothing in another.
 func (s *Store) Ambiguous(key types.NamespacedName) []schema.GroupResource {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -33,7 +33,8 @@
 //   - C3: If a write with a context from Begin succeeds and its resource has a store, its
 //     version is recorded before the caller reads the response.
 //   - C4: If a write's outcome is unknown, Ambiguous lists its resource for ten minutes, or
-//     until a later write of that resource, a WroteAt or a Clear.
+//     until a later write of that resource, a WroteAt or a Clear. A write that only the cache
+//     of another namespace shows does not count.
 //   - C5: If a recorded write, or the version that C6 awaits, was not visible at Begin, or
 //     Ambiguous listed a resource (C4), LiveRead is true. After any other recorded conflict
 //     it is true in the key's next call, if that begins within ten minutes. Conflicts of
@@ -46,7 +47,7 @@
 //   - C8: If a restore of etcd lowers the version of a store, no key waits for a record
 //     from before it, and the key's next run reads live.
 //   - C9: In calls whose context is of a new leader's or a new shard owner's work, LiveRead
-//     is true until all stores have reached the resource version of the change: for a leader
+//     is true while a store has not reached the resource version of the change: for a leader
 //     that of the Lease's release, or else takeover; for a shard that of the shards' table. A
 //     write of the former owner that arrives after it is not covered.
 //

@@ -23,7 +23,9 @@ import (
 // After such a conflict LiveRead is true for one run. If that run fails before it has
 // read, read live again. In a new leader it is true until each store has had an event or a
 // bookmark: usually for less than a minute, and not at all for caches that began after the
-// last leader had released its Lease. LiveRead is false for a context that is not from Begin.
+// last leader had released its Lease. It is true again while the version of a store is unknown,
+// because a scope.Informer has selected a namespace whose cache is older. LiveRead is false for
+// a context that is not from Begin.
 func LiveRead(ctx context.Context) bool {
 	live, _ := ctx.Value(calls.LiveRead{}).(bool)
 	return live
@@ -49,15 +51,14 @@ func (s *Store) Begin(ctx context.Context, key types.NamespacedName) context.Con
 
 // showsLocked reports whether all stores have reached the version. If it is none, they have.
 func (s *Store) showsLocked(version string) bool {
-	if version == s.shown || !reached(version, version) {
+	if !reached(version, version) {
 		return true
 	}
 	for _, c := range s.stores {
-		if !reached(c.version(), version) {
+		if !c.shows(version) {
 			return false
 		}
 	}
-	s.shown = version
 	return true
 }
 

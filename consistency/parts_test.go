@@ -3,12 +3,14 @@ package consistency_test
 import (
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -146,4 +148,68 @@ func testParts(t *testing.T) {
 	store.of.Store("blue", "")
 	s.Deleted(key, "", pods, types.NamespacedName{Namespace: "blue", Name: "one"}, "uid")
 	waits(all("20"), set("blue", "3"))
+}
+
+// A write in one namespace settles no write in another one, whose cache it does not wait for.
+//
+// Proves C4, C5.
+func TestAmbiguousInParts(t *testing.T) {
+	blue, green := &metav1.ObjectMeta{Namespace: "blue", ResourceVersion: "5"}, &metav1.ObjectMeta{Namespace: "green", ResourceVersion: "5"}
+	lost, made := respond(http.StatusInternalServerError, jsonType, nil), respond(http.StatusOK, jsonType, object("5"))
+	for _, tc := range []struct {
+		name    string
+		do      func(s *consistency.Store, send func(namespace string, answer roundTripper))
+		settled bool
+	}{
+		{"nothing", func(*consistency.Store, func(string, roundTripper)) {}, false},
+		{"a write in the namespace", func(_ *consistency.Store, send func(string, roundTripper)) { send("blue", made) }, true},
+		{"a write in another namespace", func(_ *consistency.Store, send func(string, roundTripper)) { send("green", made) }, false},
+		{"a write that the whole store must show", func(_ *consistency.Store, send func(string, roundTripper)) { send("red", made) }, true},
+		{"a live read of all namespaces", func(s *consistency.Store, _ func(string, roundTripper)) { s.WroteAt(owner, "", pods, "5") }, true},
+		{"a live read of the namespace", func(s *consistency.Store, _ func(string, roundTripper)) { s.Saw(owner, "", pods, blue) }, true},
+		{"a live read of another namespace", func(s *consistency.Store, _ func(string, roundTripper)) { s.Saw(owner, "", pods, green) }, false},
+		{"clear", func(s *consistency.Store, _ func(string, roundTripper)) { s.Clear(owner, "") }, true},
+		{"another lost write, in another namespace", func(_ *consistency.Store, send func(string, roundTripper)) { send("green", lost) }, false},
+		{"writes in all namespaces that lost one", func(_ *consistency.Store, send func(string, roundTripper)) {
+			send("green", lost)
+			send("blue", made)
+			send("green", made)
+		}, true},
+		{"a write in one of the namespaces that lost one", func(_ *consistency.Store, send func(string, roundTripper)) {
+			send("green", lost)
+			send("blue", made)
+		}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			store := &parted{Store: cacheOf(t), all: at("5")}
+			store.of.Store("blue", "5")
+			store.of.Store("green", "5")
+			s := consistency.New(consistency.Config{Stores: stores{pods: store}, AmbiguousWait: -1})
+			send := func(namespace string, answer roundTripper) {
+				req, err := http.NewRequestWithContext(s.Begin(t.Context(), owner), http.MethodPost, "https://server/api/v1/namespaces/"+namespace+"/pods", http.NoBody)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp, err := s.Wrap(answer).RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+					t.Fatal(err)
+				}
+			}
+			send("blue", lost)
+			tc.do(s, send)
+			want := []schema.GroupResource{pods}
+			if tc.settled {
+				want = nil
+			}
+			if got := s.Ambiguous(owner); !slices.Equal(got, want) {
+				t.Errorf("Ambiguous = %v, want %v", got, want)
+			}
+			if got := consistency.LiveRead(s.Begin(t.Context(), owner)); got == tc.settled {
+				t.Errorf("LiveRead = %v", got)
+			}
+		})
+	}
 }

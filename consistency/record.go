@@ -37,6 +37,7 @@ type cached struct {
 	storeVersion
 	last    string             // the last comparable version
 	history int                // the number of times that the version went back
+	shown   string             // see shows
 	remove  func() error       // removes the handler; nil without one of AddInformer
 	parts   map[string]*cached // by namespace, if the store has namespaceVersion
 }
@@ -100,6 +101,19 @@ func (c *cached) version() string {
 	return read
 }
 
+// shows reports whether the store has reached the version. A restore of etcd does not change that.
+// A store whose version becomes unknown has not: it can hold a cache that is older, as a
+// scope.Informer does that selects another namespace.
+func (c *cached) shows(version string) bool {
+	switch read := c.version(); {
+	case reached(read, version):
+		c.shown = version
+	case !reached(read, read):
+		c.shown = ""
+	}
+	return c.shown == version
+}
+
 // reached reports whether read is a version and at least wrote.
 func reached(read, wrote string) bool {
 	order, err := resourceversion.CompareResourceVersion(read, wrote)
@@ -119,6 +133,12 @@ func (s *Store) objectsLocked(resource schema.GroupResource) (objects, bool) {
 	}
 	held, ok := c.storeVersion.(objects)
 	return held, ok
+}
+
+// leftLocked reports whether the resource has left the Store. Nothing is recorded of it, because
+// no store would ever show it, and a call can still be running that read the removed one.
+func (s *Store) leftLocked(resource schema.GroupResource) bool {
+	return s.removed[resource] && s.stores[resource] == nil
 }
 
 // historyLocked returns the history of the part's store.
@@ -148,7 +168,7 @@ type record struct {
 	wrote     []written // one for each part
 	deleted   map[types.UID]deletion
 	refused   map[objectRef]refusal
-	ambiguous []mark     // one for each resource
+	ambiguous []mark     // one for each part
 	live      time.Time  // if not zero, the next run must read live
 	first     [1]written // the memory of wrote: most keys write one resource
 }
@@ -192,9 +212,9 @@ type refusal struct {
 // mark is an ambiguous write. clock is the number of the last request that had started
 // when the write was found ambiguous: only a later one can settle it.
 type mark struct {
-	resource schema.GroupResource
-	clock    uint64
-	at       time.Time
+	part
+	clock uint64
+	at    time.Time
 }
 
 // recordLocked returns the key's record for the UID. It makes one if needed.
@@ -224,13 +244,19 @@ func (s *Store) recordLocked(key types.NamespacedName, uid types.UID) *record {
 }
 
 // wroteLocked is WroteAt for the response to a request that was started at the given
-// clock. It settles the ambiguous writes from before that.
+// clock. It settles the ambiguous writes from before that, if the key then waits for the
+// cache that shows them: another namespace's cache can show rv without them.
 func (s *Store) wroteLocked(key types.NamespacedName, uid types.UID, p part, rv string, started uint64) {
 	if !reached(rv, rv) {
 		return
 	}
 	rec := s.recordLocked(key, uid)
-	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.resource == p.resource && m.clock < started })
+	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool {
+		return m.clock < started && (m.part == p || m.resource == p.resource && p.namespace == "")
+	})
+	if s.leftLocked(p.resource) {
+		return
+	}
 	w := written{part: p, rv: rv, history: s.historyLocked(p)}
 	i := slices.IndexFunc(rec.wrote, func(w written) bool { return w.part == p })
 	switch {
@@ -245,7 +271,7 @@ func (s *Store) wroteLocked(key types.NamespacedName, uid types.UID, p part, rv 
 }
 
 func (s *Store) deletedLocked(key types.NamespacedName, uid types.UID, object objectRef, objectUID types.UID) {
-	if objectUID == "" {
+	if objectUID == "" || s.leftLocked(object.resource) {
 		return
 	}
 	rec := s.recordLocked(key, uid)
@@ -260,6 +286,9 @@ func (s *Store) deletedLocked(key types.NamespacedName, uid types.UID, object ob
 }
 
 func (s *Store) refusedLocked(key types.NamespacedName, uid types.UID, object objectRef, r refusal) {
+	if s.leftLocked(object.resource) {
+		return
+	}
 	rec := s.recordLocked(key, uid)
 	if !reached(r.rv, r.rv) {
 		rec.live = time.Now()
@@ -276,10 +305,10 @@ func (s *Store) refusedLocked(key types.NamespacedName, uid types.UID, object ob
 	rec.last = time.Now()
 }
 
-func (s *Store) ambiguousLocked(key types.NamespacedName, resource schema.GroupResource) {
+func (s *Store) ambiguousLocked(key types.NamespacedName, p part) {
 	rec := s.recordLocked(key, "")
-	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.resource == resource })
-	rec.ambiguous = append(rec.ambiguous, mark{resource: resource, clock: s.clock, at: time.Now()})
+	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.part == p })
+	rec.ambiguous = append(rec.ambiguous, mark{part: p, clock: s.clock, at: time.Now()})
 }
 
 // ambiguousResources returns the resources with an ambiguous write, in order.
@@ -289,7 +318,7 @@ func (rec *record) ambiguousResources() []schema.GroupResource {
 		list = append(list, m.resource)
 	}
 	slices.SortFunc(list, func(a, b schema.GroupResource) int { return cmp.Compare(a.String(), b.String()) })
-	return list
+	return slices.Compact(list)
 }
 
 // readyLocked is EnsureReady.

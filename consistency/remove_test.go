@@ -182,3 +182,56 @@ func TestRemoveInformerForgets(t *testing.T) {
 	}
 	runtime.KeepAlive(s)
 }
+
+// A call that is still running when the informer is removed records no more of the resource: its
+// key would wait for a store that is gone.
+func TestRemoveInformerDuringCall(t *testing.T) {
+	pod := types.NamespacedName{Namespace: "ns", Name: "p"}
+	for name, record := range map[string]func(s *consistency.Store){
+		"write":     func(s *consistency.Store) { s.WroteAt(owner, "u", pods, "10") },
+		"live read": func(s *consistency.Store) { s.Saw(owner, "u", pods, podWith("p", "1", "10")) },
+		"deletion":  func(s *consistency.Store) { s.Deleted(owner, "u", pods, pod, "1") },
+		"conflict":  func(s *consistency.Store) { s.Refused(owner, "u", pods, pod, "10") },
+		"conflict without a version": func(s *consistency.Store) {
+			s.Refused(owner, "u", pods, pod, "")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := consistency.New(consistency.Config{Stores: stores{pods: cacheOf(t, podWith("p", "1", "5"))}, MaxWait: -1, AmbiguousWait: -1})
+			s.Begin(t.Context(), owner)
+			if err := s.RemoveInformer(pods); err != nil {
+				t.Fatal(err)
+			}
+			record(s)
+			if err := s.EnsureReady(owner); err != nil || !s.Ready(owner, nil) || consistency.LiveRead(s.Begin(t.Context(), owner)) {
+				t.Errorf("EnsureReady = %v after RemoveInformer; want the key ready, without a live read", err)
+			}
+			informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, nil)
+			if err := s.AddInformer(pods, informer); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.EnsureReady(owner); err != nil {
+				t.Errorf("EnsureReady = %v after the resource was added again", err)
+			}
+			_ = informer.GetStore().Add(podWith("p", "1", "5"))
+			record(s)
+			if s.EnsureReady(owner) == nil && !consistency.LiveRead(s.Begin(t.Context(), owner)) {
+				t.Error("nothing was recorded after the resource was added again")
+			}
+		})
+	}
+	t.Run("unknown outcome", func(t *testing.T) {
+		s := consistency.New(consistency.Config{Stores: stores{pods: at("5")}})
+		lose(t, s, owner)
+		if err := s.RemoveInformer(pods); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Ambiguous(owner); len(got) != 1 {
+			t.Errorf("Ambiguous = %v after RemoveInformer, want pods", got)
+		}
+		s.WroteAt(owner, "", pods, "10")
+		if got := s.Ambiguous(owner); len(got) > 0 || s.EnsureReady(owner) != nil {
+			t.Errorf("Ambiguous = %v after a live read, EnsureReady = %v", got, s.EnsureReady(owner))
+		}
+	})
+}

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/http"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -71,10 +70,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	var made calls.Version
 	switch {
 	case err != nil && !notSent(err):
-		t.store.ambiguous(key, target.Resource)
+		t.store.ambiguous(key, target)
 	case err != nil:
 	case resp.StatusCode >= http.StatusInternalServerError:
-		t.store.ambiguous(key, target.Resource)
+		t.store.ambiguous(key, target)
 		resp.Header.Del("Retry-After") // the details of the Status also have it, for callers
 	case resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusUnprocessableEntity:
 		if carried, ok := t.reader.Refusal(req, resp, target); ok {
@@ -85,7 +84,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			t.store.wrote(key, target, effect, started)
 			made = madeBy(effect, target, floor)
 		} else {
-			t.store.ambiguous(key, target.Resource)
+			t.store.ambiguous(key, target)
 		}
 	}
 	if observed {
@@ -139,13 +138,14 @@ func (s *Store) wrote(key types.NamespacedName, t wire.Target, e wire.Effect, st
 	if s.stores[t.Resource] == nil {
 		return // RemoveInformer was called after the start of the write
 	}
-	s.wroteLocked(key, "", s.partLocked(t.Resource, t.Namespace), e.Version, started)
+	p := s.partLocked(t.Resource, t.Namespace)
+	s.wroteLocked(key, "", p, e.Version, started)
 	switch _, ok := s.objectsLocked(t.Resource); {
 	case e.Gone == "":
 	case ok:
 		s.deletedLocked(key, "", objectRef{t.Resource, nameOf(t)}, e.Gone)
 	default:
-		s.ambiguousLocked(key, t.Resource) // the store cannot show that the object is absent
+		s.ambiguousLocked(key, p) // the store cannot show that the object is absent
 	}
 }
 
@@ -157,10 +157,10 @@ func (s *Store) refused(key types.NamespacedName, t wire.Target, carried wire.Re
 }
 
 // ambiguous records a write whose outcome is unknown.
-func (s *Store) ambiguous(key types.NamespacedName, resource schema.GroupResource) {
+func (s *Store) ambiguous(key types.NamespacedName, t wire.Target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ambiguousLocked(key, resource)
+	s.ambiguousLocked(key, s.partLocked(t.Resource, t.Namespace))
 }
 
 // nameOf returns the target's key in an informer's store.

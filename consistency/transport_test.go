@@ -438,8 +438,12 @@ func TestLiveReadOfNewLeader(t *testing.T) {
 	check("a later term", "11", true)
 	podVersion.set("11")
 	check("a later term, caught up", "11", false)
+	podVersion.set("8")
+	check("a restore of etcd, reached before", "11", false)
 	podVersion.set("")
-	check("reached before", "11", false)
+	check("a store that also has an older cache now", "11", true)
+	podVersion.set("11")
+	check("that cache has caught up", "11", false)
 
 	unstarted := cache.NewSharedInformer(&cache.ListWatch{}, &corev1.ConfigMap{}, 0)
 	if err := s.AddInformer(corev1.Resource("configmaps"), unstarted); err != nil {

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/internal/calls"
 )
@@ -427,5 +428,32 @@ func TestShards(t *testing.T) {
 	page.Shards = nil
 	if got := read(); got.Shards != nil {
 		t.Errorf("a page without shards has %+v", got.Shards)
+	}
+}
+
+// A wait without a wake is recorded like others.
+func TestGateWithoutWake(t *testing.T) {
+	for name, next := range map[string]func(*gate) controllerkit.Gate[key]{
+		"reasons":    func(g *gate) controllerkit.Gate[key] { return g },
+		"no reasons": func(g *gate) controllerkit.Gate[key] { return struct{ controllerkit.Gate[key] }{g} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, k := newGate(), key{Name: "a"}
+			g.why[k] = "behind"
+			page := &debug.Page{}
+			wrapped := page.Controller("c").Gate(next(g))
+			if wrapped.Ready(k, nil) {
+				t.Error("Ready = true of a closed gate")
+			}
+			g.open(k)
+			if !wrapped.Ready(k, nil) {
+				t.Error("Ready = false of an open gate")
+			}
+			w := httptest.NewRecorder()
+			page.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/?key=a", nil))
+			if got := w.Body.String(); !strings.Contains(got, "the wait is over") {
+				t.Errorf("the page lacks the end of the wait:\n%s", got)
+			}
+		})
 	}
 }

@@ -120,7 +120,9 @@ func (g *gate) Ready(key types.NamespacedName, wake func()) bool { return g.read
 func (g *gate) ready(key types.NamespacedName, wake func(), reasons controllerkit.ReadyEnsurer[types.NamespacedName]) bool {
 	began := time.Now()
 	if g.Gate.Ready(key, func() {
-		wake() // before the record, because a page must not delay it
+		if wake != nil {
+			wake() // before the record, because a page must not delay it
+		}
 		g.c.history.add(record{at: time.Now(), key: key, kind: woken, what: "the wait is over", took: time.Since(began)})
 	}) {
 		return true

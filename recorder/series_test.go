@@ -2,6 +2,7 @@ package recorder_test
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -201,4 +202,28 @@ func TestMaxSeriesWritten(t *testing.T) {
 			t.Errorf("%d Events, want 3", got)
 		}
 	})
+}
+
+// A series goes on after a pause, however long the Interval is.
+func TestSeriesOfLongIntervals(t *testing.T) {
+	for _, interval := range []time.Duration{time.Hour, 30 * 365 * 24 * time.Hour, math.MaxInt64} {
+		t.Run(interval.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var store eventStore
+				r := newRecorder(&store)
+				r.Interval = interval
+				for range 2 {
+					stop := runEvents(t, t.Context(), r)
+					say(r, "a", "copied")
+					synctest.Wait()
+					stop() // writes the series
+					time.Sleep(time.Hour)
+				}
+				wantCounts(t, r, recorder.Counts{Written: 1, Deduplicated: 1})
+				if got := len(store.list()); got != 1 {
+					t.Errorf("%d Events, want 1", got)
+				}
+			})
+		})
+	}
 }

@@ -53,7 +53,8 @@
 //   - W4: If a request or stream fails or is delayed, a Retrying event reports it; pauses
 //     grow, are random and bounded, and respect Retry-After.
 //   - W5: If a watcher starts from LastResourceVersion, it delivers every event that was not
-//     handled, or, if that version has expired, what W2 says.
+//     handled, or, if that version has expired, Reset and all objects. If the version is "",
+//     the consumer must forget its objects before.
 //   - W6: If the consumer leaves the loop or ctx is done, the loop closes its stream and
 //     waits for its goroutines before it ends.
 //

@@ -32,7 +32,7 @@ type model struct {
 	oldest  int // what is before has expired
 	uids    int
 	pageOf  map[string][]*corev1.Pod // by continue token: the rest of a list
-	silent  bool                     // it was restored, and no list has shown it yet
+	silent  bool                     // it was restored, and no handled event has shown it yet
 	known   bool                     // the watcher has listed
 	streams int                      // since the watcher began or listed
 }
@@ -122,7 +122,7 @@ func (m *model) List(_ context.Context, opts metav1.ListOptions) ([]*corev1.Pod,
 		m.mutations() // later pages show the version of the first one
 		return rest, metav1.ListMeta{ResourceVersion: rv}, nil
 	}
-	m.silent, m.known, m.streams = false, true, 0
+	m.known, m.streams = true, 0
 	items := m.objects(m.rv)
 	listMeta := metav1.ListMeta{ResourceVersion: strconv.Itoa(m.rv)}
 	if len(items) > 1 && m.next()%2 == 1 {
@@ -269,6 +269,7 @@ func consume(t *testing.T, input []byte) {
 			position = -1
 		}
 		w := &watcher.RetryWatcher[*corev1.Pod]{Source: m, ResourceVersion: resume}
+		retried := false
 		m.known, m.streams = false, 0
 		done := false
 		for ev, err := range w.Events(t.Context()) {
@@ -279,10 +280,18 @@ func consume(t *testing.T, input []byte) {
 				break // not handled, so it must come again
 			}
 			p := ev.Object
+			if ev.Synthetic || errors.Is(ev.Err, watcher.ErrRestored) {
+				m.silent = false
+			}
+			listable := position == -1 || retried // a list can begin
+			retried = ev.Type == watcher.Retrying
 			switch ev.Type {
 			case watcher.Retrying:
-				if ev.ResourceVersion == "" {
+				if errors.Is(ev.Err, watcher.ErrRestored) {
 					position = -1
+				}
+				if rv, err := strconv.Atoi(ev.ResourceVersion); (err != nil) != (position == -1) || err == nil && rv != position {
+					t.Fatalf("%s at position %d", show(ev), position)
 				}
 				continue
 			case watcher.Reset:
@@ -307,9 +316,10 @@ func consume(t *testing.T, input []byte) {
 				}
 				apply(state, ev.Type, p)
 				if ev.Synthetic {
-					if position != -1 || ev.ResourceVersion != "" {
+					if !listable || ev.ResourceVersion != "" {
 						t.Fatalf("%s outside of a list", show(ev))
 					}
+					position = -1
 					continue
 				}
 				rv, _ := strconv.Atoi(p.ResourceVersion)

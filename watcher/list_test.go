@@ -27,7 +27,7 @@ func TestExpiredDeliversTheDifference(t *testing.T) {
 			name: "after a list", rv: "30",
 			want: []string{
 				"ADDED a/1@5 synthetic", "ADDED b/2@6 synthetic", "ADDED c/3@7 synthetic", "SYNCED synthetic rv=10",
-				"ADDED d/4@11 rv=11", "RETRYING",
+				"ADDED d/4@11 rv=11", "RETRYING rv=11",
 				"DELETED b/2@6 synthetic", "DELETED c/3@7 synthetic",
 				"MODIFIED a/1@20 synthetic", "ADDED c/9@21 synthetic", "SYNCED synthetic rv=30",
 			},
@@ -36,7 +36,7 @@ func TestExpiredDeliversTheDifference(t *testing.T) {
 			name: "versions went back", rv: "3", // the storage was restored from a backup
 			want: []string{
 				"ADDED a/1@5 synthetic", "ADDED b/2@6 synthetic", "ADDED c/3@7 synthetic", "SYNCED synthetic rv=10",
-				"ADDED d/4@11 rv=11", "RETRYING",
+				"ADDED d/4@11 rv=11", "RETRYING rv=11",
 				"DELETED b/2@6 synthetic", "DELETED c/3@7 synthetic",
 				"MODIFIED a/1@20 synthetic", "ADDED c/9@21 synthetic", "SYNCED synthetic rv=3",
 			},
@@ -44,7 +44,7 @@ func TestExpiredDeliversTheDifference(t *testing.T) {
 		{
 			name: "after a start from a version", start: "10", rv: "30",
 			want: []string{
-				"ADDED d/4@11 rv=11", "RETRYING", "RESET synthetic",
+				"ADDED d/4@11 rv=11", "RETRYING rv=11", "RESET synthetic",
 				"ADDED a/1@20 synthetic", "ADDED c/9@21 synthetic", "ADDED d/4@11 synthetic", "SYNCED synthetic rv=30",
 			},
 		},
@@ -77,7 +77,7 @@ func TestExpiredDeliversTheDifference(t *testing.T) {
 				w := &watcher.RetryWatcher[*corev1.Pod]{Source: s, ResourceVersion: tc.start}
 				events, _ := collect(t, w, 3*time.Minute)
 				// Whatever came before, the watcher knows everything after a list.
-				tc.want = append(tc.want, "RETRYING", "DELETED a/1@20 synthetic", "SYNCED synthetic rv=40")
+				tc.want = append(tc.want, "RETRYING rv="+tc.rv, "DELETED a/1@20 synthetic", "SYNCED synthetic rv=40")
 				if diff := cmp.Diff(tc.want, lines(events)); diff != "" {
 					t.Errorf("events (-want +got):\n%s", diff)
 				}

@@ -48,8 +48,8 @@ type loop[T controllerkit.Object] struct {
 	// deleted is the last object that the server reported as deleted, or nil.
 	deleted controllerkit.Object
 
-	rv       string // the position: everything up to it was delivered
-	mustList bool   // there is no position to watch from
+	rv       string // the position: everything up to it was delivered. "" means none
+	mustList bool   // the position is not one to watch from, or there is none
 	whole    bool   // the last list expired between two pages: the next has one page
 	accepted bool   // the server has accepted a list or a watch
 	broken   bool   // the last watch ended before its time: the server may have changed
@@ -78,7 +78,7 @@ func (l *loop[T]) run(ctx context.Context) error {
 		default:
 			l.failures++
 			pause = l.classify(err)
-			err = l.send(ctx, Event[T]{Type: Retrying, Err: err, RetryAfter: pause, ResourceVersion: l.position()})
+			err = l.send(ctx, Event[T]{Type: Retrying, Err: err, RetryAfter: pause, ResourceVersion: l.rv})
 			if errors.Is(err, errLeft) {
 				return err
 			}
@@ -101,15 +101,19 @@ func isInvalid(err error) bool {
 		ok && strings.HasPrefix(status.Status().Message, "resourceVersion: Invalid value")
 }
 
-// classify returns the pause after a failure of a request or a stream, and discards the
-// position if the failure invalidates it.
+// classify returns the pause after a failure of a request or a stream, and whether the next
+// attempt lists. Until the list delivers its first event, the position stays: a consumer that
+// resumes from it learns from Reset that objects can have been deleted.
 func (l *loop[T]) classify(err error) time.Duration {
 	pause := l.backoff()
 	switch {
 	case apierrors.IsGone(err), apierrors.IsResourceExpired(err),
 		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge),
-		errors.Is(err, ErrRestored), errors.Is(err, ErrStalled):
+		errors.Is(err, ErrStalled):
 		l.mustList = true
+	case errors.Is(err, ErrRestored):
+		// A version from before the restore must not be resumed from: the server can pass it.
+		l.mustList, l.rv = true, ""
 	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
 		// The resource is not served. Once it is served again, its objects are different.
 		l.mustList = true
@@ -148,14 +152,6 @@ func (l *loop[T]) attempt(ctx context.Context) error {
 		}
 	}
 	return l.watch(ctx)
-}
-
-// position returns the version at which the consumer would resume.
-func (l *loop[T]) position() string {
-	if l.mustList {
-		return ""
-	}
-	return l.rv
 }
 
 // send delivers an event and then records it as handled. If ctx is done, it delivers

@@ -143,7 +143,7 @@ func (l *loop[T]) call(ctx context.Context, r *request, step string, do func() e
 			return nil
 		case <-r.repeated:
 			r.reported()
-			ev := Event[T]{Type: Retrying, Err: &failure{step, errRepeated}, ResourceVersion: l.position()}
+			ev := Event[T]{Type: Retrying, Err: &failure{step, errRepeated}, ResourceVersion: l.rv}
 			if err := l.send(ctx, ev); errors.Is(err, errLeft) {
 				r.end(err)
 				<-done

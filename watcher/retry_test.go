@@ -338,7 +338,7 @@ func TestSilenceSkipsVersions(t *testing.T) {
 		}
 		w := &watcher.RetryWatcher[*corev1.Pod]{Source: s, Jitter: -1}
 		events, _ := collect(t, w, 4*time.Minute)
-		want := []string{"ADDED a/1@9 synthetic", "SYNCED synthetic rv=10", "RETRYING", "MODIFIED a/1@13 synthetic", "SYNCED synthetic rv=15"}
+		want := []string{"ADDED a/1@9 synthetic", "SYNCED synthetic rv=10", "RETRYING rv=10", "MODIFIED a/1@13 synthetic", "SYNCED synthetic rv=15"}
 		if diff := cmp.Diff(want, lines(events)); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
@@ -369,4 +369,84 @@ type hangingList struct {
 func (h hangingList) List(ctx context.Context, _ metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
 	<-ctx.Done()
 	return nil, metav1.ListMeta{}, h.err
+}
+
+// A consumer that saves its version after each event, and starts again before the next list, is
+// told that objects can have been deleted meanwhile. It is not after a restore, whose versions are
+// others.
+//
+// Proves W5.
+func TestRetryingKeepsTheVersion(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		watch func() (watch.Interface, error) // the second one
+		want  string
+	}{
+		{"expired", func() (watch.Interface, error) {
+			return closing(errorEvent(status(410, metav1.StatusReasonExpired, 0))), nil
+		}, "11"},
+		{"removed", func() (watch.Interface, error) { return nil, status(404, metav1.StatusReasonNotFound, 0) }, "11"},
+		{"silent", func() (watch.Interface, error) { return open(), nil }, "11"},
+		{"cut", func() (watch.Interface, error) { return nil, errors.New("connection refused") }, "11"},
+		{"restored", func() (watch.Interface, error) { return open(), nil }, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				listed := false
+				s := &source{
+					list: func(int, metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+						if listed {
+							return nil, metav1.ListMeta{}, status(500, metav1.StatusReasonInternalError, 0)
+						}
+						listed = true
+						return []*corev1.Pod{pod("a", "1", "5")}, metav1.ListMeta{ResourceVersion: "10"}, nil
+					},
+					watch: func(_ context.Context, n int, _ metav1.ListOptions) (watch.Interface, error) {
+						if n == 1 {
+							return closing(watch.Event{Type: watch.Added, Object: pod("b", "2", "11")}), nil
+						}
+						return tc.watch()
+					},
+				}
+				if tc.name == "restored" {
+					s.check = func(metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+						return nil, metav1.ListMeta{ResourceVersion: "3"}, nil
+					}
+				}
+				w := &watcher.RetryWatcher[*corev1.Pod]{Source: s}
+				events, _ := collect(t, w, 10*time.Minute)
+				if len(events) < 5 {
+					t.Fatalf("events = %q, want several Retrying events", lines(events))
+				}
+				for _, ev := range events[3:] {
+					if ev.Type != watcher.Retrying || ev.ResourceVersion != tc.want {
+						t.Errorf("event %s, want RETRYING at %q", show(ev), tc.want)
+					}
+				}
+				if got := w.LastResourceVersion(); got != tc.want {
+					t.Errorf("LastResourceVersion() = %q, want %q", got, tc.want)
+				}
+
+				s = &source{
+					list: func(int, metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+						return []*corev1.Pod{pod("b", "2", "11")}, metav1.ListMeta{ResourceVersion: "20"}, nil
+					},
+					watch: func(_ context.Context, _ int, opts metav1.ListOptions) (watch.Interface, error) {
+						if opts.ResourceVersion == "20" {
+							return open(), nil
+						}
+						return nil, status(410, metav1.StatusReasonExpired, 0)
+					},
+				}
+				events, _ = collect(t, &watcher.RetryWatcher[*corev1.Pod]{Source: s, ResourceVersion: w.LastResourceVersion()}, time.Minute)
+				want := []string{"ADDED b/2@11 synthetic", "SYNCED synthetic rv=20"}
+				if tc.want != "" {
+					want = append([]string{"RETRYING rv=11", "RESET synthetic"}, want...)
+				}
+				if diff := cmp.Diff(want, lines(events)); diff != "" {
+					t.Errorf("events after the start (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
 }

@@ -69,7 +69,7 @@ type Event[T controllerkit.Object] struct {
 	Synthetic bool
 
 	// ResourceVersion is the version to resume from after this event. It is "" within a
-	// list, which cannot be resumed.
+	// list, which cannot be resumed, and after ErrRestored; see LastResourceVersion.
 	ResourceVersion string
 
 	// Err is the failure of a Retrying event. It wraps the error of the client, for
@@ -148,10 +148,13 @@ type Metrics interface {
 }
 
 // LastResourceVersion returns the version to resume from: the version of the last event
-// whose loop body ran to its end, or "" within a list. If the body leaves the loop, its
-// event is not handled and is delivered again after resuming; to prevent that, use
-// Event.ResourceVersion. Before the first loop, it returns the version at which Events
-// starts. It may be called concurrently.
+// whose loop body ran to its end, or "" within a list and between ErrRestored and the list.
+// If the body leaves the loop, its event is not handled and is delivered again after
+// resuming; to prevent that, use Event.ResourceVersion. Before the first loop, it returns the
+// version at which Events starts. It may be called concurrently.
+//
+// A consumer that starts from "" must forget all objects that it knows, as after Reset: the
+// watcher then reports existing objects only, and not which ones were deleted.
 func (w *RetryWatcher[T]) LastResourceVersion() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -129,7 +129,10 @@ func (c *Cloud) Create(ctx context.Context, r Resource) (Resource, error) {
 		made = h.copy()
 		return nil
 	})
-	return made, err
+	if err != nil {
+		return Resource{}, err // the response can be lost
+	}
+	return made, nil
 }
 
 // Get returns the resource with the ID, or an error that wraps ErrNotFound.
@@ -144,7 +147,10 @@ func (c *Cloud) Get(ctx context.Context, id string) (Resource, error) {
 		}
 		return fmt.Errorf("%w: get %q", ErrNotFound, id)
 	})
-	return found, err
+	if err != nil {
+		return Resource{}, err
+	}
+	return found, nil
 }
 
 // List returns the resources with the Name, or all if it is empty, in the order of their
@@ -160,7 +166,10 @@ func (c *Cloud) List(ctx context.Context, name string) ([]Resource, error) {
 		}
 		return nil
 	})
-	return found, err
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
 }
 
 // Update replaces the tags of the resource with the ID, or returns an error that wraps

@@ -273,6 +273,31 @@ func TestThrough(t *testing.T) {
 	})
 }
 
+// A call whose response is lost returns no resource.
+func TestLost(t *testing.T) {
+	handles(t, cloud.Options{}, func(t *testing.T, service, c *cloud.Cloud) {
+		lost := errors.New("connection reset")
+		lossy := c.Through(func(ctx context.Context, _ string, call func(context.Context) error) error {
+			if err := call(ctx); err != nil {
+				t.Errorf("call = %v", err)
+			}
+			return lost
+		})
+		if made, err := lossy.Create(t.Context(), cloud.Resource{Name: "a"}); !errors.Is(err, lost) || !cmp.Equal(made, cloud.Resource{}) {
+			t.Errorf("Create = %v, %v, want only the error", made, err)
+		}
+		if found, err := lossy.Get(t.Context(), "id-1"); !errors.Is(err, lost) || !cmp.Equal(found, cloud.Resource{}) {
+			t.Errorf("Get = %v, %v, want only the error", found, err)
+		}
+		if found, err := lossy.List(t.Context(), ""); !errors.Is(err, lost) || found != nil {
+			t.Errorf("List = %v, %v, want only the error", found, err)
+		}
+		if all, err := service.List(t.Context(), "a"); err != nil || len(all) != 1 {
+			t.Errorf("the service has %v, %v, want the created resource", all, err)
+		}
+	})
+}
+
 // TestContext holds that a call whose context is done does not happen.
 func TestContext(t *testing.T) {
 	handles(t, cloud.Options{}, func(t *testing.T, service, c *cloud.Cloud) {

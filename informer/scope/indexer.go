@@ -49,10 +49,7 @@ func (v *view) version(index int) string {
 	lowest := ""
 	for _, r := range v.regions {
 		version := r.parts[index].version()
-		order, err := resourceversion.CompareResourceVersion(version, version)
-		if err == nil && lowest != "" {
-			order, err = resourceversion.CompareResourceVersion(version, lowest)
-		}
+		order, err := resourceversion.CompareResourceVersion(version, cmp.Or(lowest, version))
 		if err != nil {
 			return ""
 		}

@@ -1,6 +1,7 @@
 package scope_test
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -8,9 +9,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/informer/scope"
+	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
 // Proves SC6.
@@ -62,6 +67,39 @@ func TestVersion(t *testing.T) {
 		want("13")
 		must(t, objects.Select(t.Context(), in()))
 		want("")
+	})
+}
+
+// A namespace that is selected in a leader's term can be older than the writes of the last leader.
+func TestVersionOfNewLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, objects, _ := setup(t)
+		writes := consistency.New(consistency.Config{})
+		must(t, writes.AddInformer(corev1.Resource("configmaps"), objects))
+		check := func(want bool) {
+			t.Helper()
+			synctest.Wait()
+			ctx := context.WithValue(t.Context(), calls.Since{}, "13")
+			if got := consistency.LiveRead(writes.Begin(ctx, types.NamespacedName{Name: "key"})); got != want {
+				t.Errorf("LiveRead = %t, want %t", got, want)
+			}
+		}
+		set := func(version int) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.version = version
+		}
+		must(t, objects.Select(t.Context(), in("a")))
+		check(true)
+		set(13)
+		s.bookmark()
+		check(false)
+		set(12)
+		must(t, objects.Select(t.Context(), in("a", "b"))) // an old list
+		check(true)
+		set(13)
+		s.bookmark()
+		check(false)
 	})
 }
 
