@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/crd/migrate"
 )
@@ -396,6 +397,12 @@ func TestBadInput(t *testing.T) {
 		"install no YAML":      {install("m", "{"), "not valid YAML"},
 		"install a pod":        {install("m", "apiVersion: v1\nkind: Pod\n"), `kind "Pod": pass one`},
 		"install another name": {install("m", head+"metadata: {name: x}\nspec: {group: example.com, names: {plural: websites}}"), `metadata.name "x": use "websites.example.com"`},
+		"install two":          {install("m", head+"---\n"+head), "followed by another YAML document: pass one CustomResourceDefinition"},
+		"install two flows":    {install("m", "--- {a: b}\n--- {c: d} # e\n"), "followed by another YAML document: pass one CustomResourceDefinition"},
+		"install after an end": {install("m", head+"...\n"+head), "followed by another YAML document: pass one CustomResourceDefinition"},
+		"install two of CRLF":  {install("m", strings.ReplaceAll(head+"---\n"+head, "\n", "\r\n")), "followed by another YAML document: pass one CustomResourceDefinition"},
+		"install a bad second": {install("m", head+"---\n{"), "not valid YAML"},
+		"install comments":     {install("m", "# a\n---\n# b\n"), `kind "": pass one`},
 		"install no version":   {install("m", head+"metadata: {name: websites.example.com}\nspec: {group: example.com, names: {plural: websites}}"), "serves no version"},
 		"install a large one":  {install("m", strings.Repeat("x", 4<<20)), "has 4194304 bytes"},
 	} {
@@ -407,6 +414,49 @@ func TestBadInput(t *testing.T) {
 	}
 	if n := len(client.Actions()); n > 0 {
 		t.Errorf("%d requests: %v", n, client.Actions())
+	}
+}
+
+// Beside one definition, Install accepts documents without content.
+func TestInstallDocuments(t *testing.T) {
+	const text = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: websites.example.com
+spec:
+  group: example.com
+  names: {kind: Website, plural: websites}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: |
+          A text with
+
+          ---
+          a line
+`
+	data, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, data := range []string{
+		text, string(data), "---\n" + text + "---\n", "# a comment\n---\n\n--- # another\n" + text + "...\n---\n# the end", strings.ReplaceAll("---\n"+text+"---\n", "\n", "\r\n"),
+	} {
+		client := fake.NewSimpleDynamicClient(runtime.NewScheme())
+		applied := errors.New("applied")
+		client.PrependReactor("patch", "customresourcedefinitions", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if patch := action.(clienttesting.PatchAction).GetPatch(); !strings.Contains(string(patch), `"A text with\n\n---\na line\n"`) {
+				t.Errorf("the definition is %s", patch)
+			}
+			return true, nil, applied
+		})
+		if err := migrate.Install(t.Context(), client, "m", []byte(data)); !errors.Is(err, applied) {
+			t.Errorf("%v of %q", err, data)
+		}
 	}
 }
 
