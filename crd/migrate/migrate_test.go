@@ -357,6 +357,48 @@ func TestEstablished(t *testing.T) {
 	})
 }
 
+// So does it if the definition is established before the condition Blocked is written, which is then a
+// conflict.
+func TestEstablishedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFake("a")
+		set := func(version string, conditions ...any) {
+			obj, err := client.Tracker().Get(definitions(), "", "websites.example.com")
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := obj.DeepCopyObject().(*unstructured.Unstructured)
+			d.SetResourceVersion(version)
+			d.Object["status"].(m)["conditions"] = conditions
+			if err := client.Tracker().Update(definitions(), d, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set("1")
+		conflicts := 0
+		client.PrependReactor("patch", "customresourcedefinitions", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if conflicts++; conflicts > 1 {
+				return false, nil, nil
+			}
+			set("2", m{"type": "Established", "status": "True"})
+			return true, nil, apierrors.NewConflict(definitions().GroupResource(), "websites.example.com", errors.New("it has changed"))
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		p := &progress{}
+		go func() {
+			done <- (&migrate.Migrator{Client: client, Definition: "websites.example.com", Metrics: p}).Run(ctx)
+		}()
+		time.Sleep(2*time.Minute + time.Second) // Settle
+		synctest.Wait()
+		equal(t, "progress", "1 0 true", p.last())
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 type statusError struct{ status metav1.Status }
 
 func (e *statusError) Error() string         { return e.status.Message }
