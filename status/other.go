@@ -45,11 +45,11 @@ func SetOf[C any](conditions *[]C, generation int64, set ...metav1.Condition) er
 			next[i] = own[j]
 			continue
 		}
-		j := slices.IndexFunc(before, func(old metav1.Condition) bool { return old.Type == c.Type })
-		if j >= 0 {
-			next[i] = own[j]
+		var old metav1.Condition
+		if j := slices.IndexFunc(before, func(old metav1.Condition) bool { return old.Type == c.Type }); j >= 0 {
+			next[i], old = own[j], before[j]
 		}
-		if err := overlay(&next[i], c); err != nil {
+		if err := overlay(&next[i], old, c); err != nil {
 			return fmt.Errorf("status: condition %q: %w", c.Type, err)
 		}
 	}
@@ -57,11 +57,14 @@ func SetOf[C any](conditions *[]C, generation int64, set ...metav1.Condition) er
 	return nil
 }
 
-// overlay replaces own by one with the fields of c and its other fields.
-func overlay[C any](own *C, c metav1.Condition) error {
+// overlay replaces own, which is old, by one with the fields of c and its other fields.
+func overlay[C any](own *C, old, c metav1.Condition) error {
 	var content, update map[string]any
 	if err := errors.Join(convert(*own, &content), convert(c, &update)); err != nil {
 		return err
+	}
+	if c.LastTransitionTime.Equal(&old.LastTransitionTime) {
+		update["lastTransitionTime"] = content["lastTransitionTime"] // with its fraction of a second
 	}
 	for _, name := range []string{"type", "status", "observedGeneration", "lastTransitionTime", "reason", "message"} {
 		if value, ok := update[name]; ok {

@@ -61,6 +61,33 @@ func TestSetOf(t *testing.T) {
 	}
 }
 
+// TestSetOfFraction: a stored time with a fraction of a second stays until the status changes.
+func TestSetOfFraction(t *testing.T) {
+	at := time.Date(2026, time.May, 1, 12, 0, 0, 123456789, time.UTC)
+	setFraction(t, at)
+	setFraction(t, &at)
+	setFraction(t, at.Format(time.RFC3339Nano))
+	setFraction(t, metav1.NewMicroTime(at.Truncate(time.Microsecond)))
+}
+
+func setFraction[T any](t *testing.T, at T) {
+	t.Helper()
+	type condition struct {
+		Type               string `json:"type"`
+		Status             string `json:"status"`
+		LastTransitionTime T      `json:"lastTransitionTime"`
+		Reason             string `json:"reason"`
+		Message            string `json:"message"`
+	}
+	list := []condition{{"Ready", "False", at, "Waiting", ""}}
+	if err := status.SetOf(&list, 3, status.False("Ready", "Waiting", "for a Pod")); err != nil {
+		t.Errorf("%T: another message: %v", at, err)
+	}
+	if want := []condition{{"Ready", "False", at, "Waiting", "for a Pod"}}; !cmp.Equal(list, want) {
+		t.Errorf("%T: %+v, want %+v", at, list, want)
+	}
+}
+
 // TestSetOfBad: a type that is no condition is an error, and the list stays.
 func TestSetOfBad(t *testing.T) {
 	type small struct {

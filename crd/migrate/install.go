@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -77,7 +78,7 @@ func (d *definition) require(versions ...string) error {
 	return nil
 }
 
-// Install applies a CustomResourceDefinition in YAML or JSON as the field manager, and waits until
+// Install applies one CustomResourceDefinition in YAML or JSON as the field manager, and waits until
 // the API server serves each version of it, for 2 minutes at most. A field that another manager has set
 // to another value is a conflict, and the error wraps that of the API server. Call it only if the
 // operator is meant to own its definition.
@@ -143,14 +144,27 @@ func (d *definition) install(ctx context.Context, client dynamic.Interface, fiel
 	return nil
 }
 
+// separator is before or after a YAML document. yaml.Unmarshal reads the first document alone.
+var separator = regexp.MustCompile(`(?m)^(?:---|\.\.\.)(?:[ \t\r]|$)`)
+
 // parse reads a definition.
 func parse(data []byte) (*definition, error) {
 	if len(data) > maxDefinition {
 		return nil, fmt.Errorf("the definition has %d bytes, and %d are allowed: shorten its descriptions", len(data), maxDefinition)
 	}
 	obj := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(data, &obj.Object); err != nil {
-		return nil, fmt.Errorf("the definition is not valid YAML: %w", err)
+	for _, document := range separator.Split(string(data), -1) {
+		var content map[string]any
+		if err := yaml.Unmarshal([]byte(document), &content); err != nil {
+			return nil, fmt.Errorf("the definition is not valid YAML: %w", err)
+		}
+		switch {
+		case content == nil: // comments
+		case obj.Object != nil:
+			return nil, errors.New("the definition is followed by another YAML document: pass one CustomResourceDefinition")
+		default:
+			obj.Object = content
+		}
 	}
 	d := read(obj)
 	switch {

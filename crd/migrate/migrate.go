@@ -245,8 +245,8 @@ func watch(ctx context.Context, client dynamic.Interface, name string) (*watched
 	return w, nil
 }
 
-// wait waits until the definition is another one than that of the pass or is established, or the time
-// has passed. A time of 0 is unlimited. It returns false if ctx is done.
+// wait waits until the definition is another one than that of the pass, or is established and was not
+// at the begin of the pass, or the time has passed. A time of 0 is unlimited. It returns false if ctx is done.
 func (w *watched) wait(ctx context.Context, p *pass, d time.Duration) bool {
 	var after <-chan time.Time
 	if d > 0 {
@@ -258,7 +258,7 @@ func (w *watched) wait(ctx context.Context, p *pass, d time.Duration) bool {
 		w.mu.Lock()
 		latest := w.latest
 		w.mu.Unlock()
-		if p != nil && latest != nil && (p.isBefore(latest) || p.isOf(latest) && latest.isEstablished() && !p.definition.isEstablished()) {
+		if p != nil && latest != nil && (p.isBefore(latest) || p.isOf(latest) && latest.isEstablished() && !p.established) {
 			return true
 		}
 		select {

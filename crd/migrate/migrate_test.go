@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/crd/migrate"
 )
@@ -356,6 +357,48 @@ func TestEstablished(t *testing.T) {
 	})
 }
 
+// So does it if the definition is established before the condition Blocked is written, which is then a
+// conflict.
+func TestEstablishedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFake("a")
+		set := func(version string, conditions ...any) {
+			obj, err := client.Tracker().Get(definitions(), "", "websites.example.com")
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := obj.DeepCopyObject().(*unstructured.Unstructured)
+			d.SetResourceVersion(version)
+			d.Object["status"].(m)["conditions"] = conditions
+			if err := client.Tracker().Update(definitions(), d, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set("1")
+		conflicts := 0
+		client.PrependReactor("patch", "customresourcedefinitions", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if conflicts++; conflicts > 1 {
+				return false, nil, nil
+			}
+			set("2", m{"type": "Established", "status": "True"})
+			return true, nil, apierrors.NewConflict(definitions().GroupResource(), "websites.example.com", errors.New("it has changed"))
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		p := &progress{}
+		go func() {
+			done <- (&migrate.Migrator{Client: client, Definition: "websites.example.com", Metrics: p}).Run(ctx)
+		}()
+		time.Sleep(2*time.Minute + time.Second) // Settle
+		synctest.Wait()
+		equal(t, "progress", "1 0 true", p.last())
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 type statusError struct{ status metav1.Status }
 
 func (e *statusError) Error() string         { return e.status.Message }
@@ -396,6 +439,12 @@ func TestBadInput(t *testing.T) {
 		"install no YAML":      {install("m", "{"), "not valid YAML"},
 		"install a pod":        {install("m", "apiVersion: v1\nkind: Pod\n"), `kind "Pod": pass one`},
 		"install another name": {install("m", head+"metadata: {name: x}\nspec: {group: example.com, names: {plural: websites}}"), `metadata.name "x": use "websites.example.com"`},
+		"install two":          {install("m", head+"---\n"+head), "followed by another YAML document: pass one CustomResourceDefinition"},
+		"install two flows":    {install("m", "--- {a: b}\n--- {c: d} # e\n"), "followed by another YAML document: pass one CustomResourceDefinition"},
+		"install after an end": {install("m", head+"...\n"+head), "followed by another YAML document: pass one CustomResourceDefinition"},
+		"install two of CRLF":  {install("m", strings.ReplaceAll(head+"---\n"+head, "\n", "\r\n")), "followed by another YAML document: pass one CustomResourceDefinition"},
+		"install a bad second": {install("m", head+"---\n{"), "not valid YAML"},
+		"install comments":     {install("m", "# a\n---\n# b\n"), `kind "": pass one`},
 		"install no version":   {install("m", head+"metadata: {name: websites.example.com}\nspec: {group: example.com, names: {plural: websites}}"), "serves no version"},
 		"install a large one":  {install("m", strings.Repeat("x", 4<<20)), "has 4194304 bytes"},
 	} {
@@ -407,6 +456,49 @@ func TestBadInput(t *testing.T) {
 	}
 	if n := len(client.Actions()); n > 0 {
 		t.Errorf("%d requests: %v", n, client.Actions())
+	}
+}
+
+// Beside one definition, Install accepts documents without content.
+func TestInstallDocuments(t *testing.T) {
+	const text = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: websites.example.com
+spec:
+  group: example.com
+  names: {kind: Website, plural: websites}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: |
+          A text with
+
+          ---
+          a line
+`
+	data, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, data := range []string{
+		text, string(data), "---\n" + text + "---\n", "# a comment\n---\n\n--- # another\n" + text + "...\n---\n# the end", strings.ReplaceAll("---\n"+text+"---\n", "\n", "\r\n"),
+	} {
+		client := fake.NewSimpleDynamicClient(runtime.NewScheme())
+		applied := errors.New("applied")
+		client.PrependReactor("patch", "customresourcedefinitions", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if patch := action.(clienttesting.PatchAction).GetPatch(); !strings.Contains(string(patch), `"A text with\n\n---\na line\n"`) {
+				t.Errorf("the definition is %s", patch)
+			}
+			return true, nil, applied
+		})
+		if err := migrate.Install(t.Context(), client, "m", []byte(data)); !errors.Is(err, applied) {
+			t.Errorf("%v of %q", err, data)
+		}
 	}
 }
 

@@ -27,14 +27,15 @@ const (
 
 // A pass migrates the objects of one generation of a definition.
 type pass struct {
-	m          *Migrator
-	definition *definition
-	record     record
-	storage    version
-	stored     []string  // status.storedVersions at the begin
-	rewrite    bool      // stored has other versions
-	compare    []version // stored versions whose fields the storage version can lack
-	next       time.Time // of the next write
+	m           *Migrator
+	definition  *definition // the latest one that the pass has read
+	record      record
+	storage     version
+	established bool      // the definition was, at the begin
+	stored      []string  // status.storedVersions at the begin
+	rewrite     bool      // stored has other versions
+	compare     []version // stored versions whose fields the storage version can lack
+	next        time.Time // of the next write
 
 	last      string // the key of the last object that was read
 	unordered bool   // the API server does not list in the order of keys
@@ -50,14 +51,14 @@ func (m *Migrator) begin(ctx context.Context) (*pass, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pass{m: m, definition: d, record: d.record(), storage: d.storage(), stored: d.stored, writers: map[string]map[string]bool{}}
+	p := &pass{m: m, definition: d, record: d.record(), storage: d.storage(), established: d.isEstablished(), stored: d.stored, writers: map[string]map[string]bool{}}
 	fail := func(format string, args ...any) (*pass, error) {
 		return p, fmt.Errorf("migrate: CustomResourceDefinition %s: %s", m.Definition, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case d.GetDeletionTimestamp() != nil:
 		return fail("it is being deleted: create it again to migrate its objects")
-	case !d.isEstablished():
+	case !p.established:
 		return fail("it is not established: wait until the API server accepts it, and see its conditions")
 	case !p.storage.served:
 		return fail("the storage version %q is not served: serve it", p.storage.name)

@@ -93,7 +93,7 @@ type Informer[T controllerkit.Object] struct {
 	resource schema.GroupResource
 	typ      reflect.Type // of what T points to
 	reader   *responses.Reader
-	paths    []string // that reader drops
+	paths    []string // of Options that reader drops
 	report   malformed.Report
 
 	mu       sync.Mutex                     // held while indexers changes
@@ -209,11 +209,11 @@ func newInformer[T controllerkit.Object](t reflect.Type, options Options) (*Info
 	return i, nil
 }
 
-// drop applies paths.
-func (i *Informer[T]) drop() (err error) {
+// drop makes the reader drop the paths of Options and those of a transform.
+func (i *Informer[T]) drop(more ...string) (err error) {
 	i.reader.Drop = nil
-	if len(i.paths) > 0 {
-		i.reader.Drop, err = encoded.NewDrop(i.typ, i.paths...)
+	if paths := slices.Concat(i.paths, more); len(paths) > 0 {
+		i.reader.Drop, err = encoded.NewDrop(i.typ, paths...)
 	}
 	return err
 }
@@ -263,18 +263,18 @@ func (i *Informer[T]) RunWithContext(ctx context.Context) {
 
 // SetTransform implements cache.SharedInformer. transform gets a decoded object and must return a T,
 // which is encoded. That costs more than the decoding, but for informer.Trim, which is done on the
-// encoded object. A transform that panics or returns an error does what it does to client-go's
-// informer: informer.Guard wraps it. After the start, SetTransform returns an error.
+// encoded object. The last call before the start counts; after it, SetTransform returns an error. A
+// transform that panics or returns an error does what it does to client-go's informer: informer.Guard
+// wraps it.
 func (i *Informer[T]) SetTransform(transform cache.TransformFunc) error {
 	if err := i.inner.SetTransform(nil); err != nil {
 		return err // it was started
 	}
-	if transform == nil {
-		return nil
-	}
 	if isTrim(transform) {
-		i.paths = append(i.paths, managedFields, lastApplied)
-		return i.drop()
+		return i.drop(managedFields, lastApplied)
+	}
+	if err := i.drop(); err != nil || transform == nil { // without the paths of an earlier Trim
+		return err
 	}
 	return i.inner.SetTransform(func(obj any) (any, error) {
 		o, ok := obj.(*encoded.Object)

@@ -507,14 +507,16 @@ func TestIndexFails(t *testing.T) {
 }
 
 func TestTransform(t *testing.T) {
-	with := func(transform cache.TransformFunc) *compact.Informer[*corev1.ConfigMap] {
+	with := func(transforms ...cache.TransformFunc) *compact.Informer[*corev1.ConfigMap] {
 		c := configMap("a", "x", "y")
 		c.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
 		c.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "kept": "yes"}
 		_, lw := fakeMaps(c)
 		inf := made(compact.Over[*corev1.ConfigMap](lw, compact.Options{ManagedFields: true}))(t)
-		if err := inf.SetTransform(transform); err != nil {
-			t.Fatal(err)
+		for _, transform := range transforms {
+			if err := inf.SetTransform(transform); err != nil {
+				t.Fatal(err)
+			}
 		}
 		start(t, inf)
 		if err := inf.SetTransform(nil); err == nil {
@@ -522,8 +524,8 @@ func TestTransform(t *testing.T) {
 		}
 		return inf
 	}
-	get := func(transform cache.TransformFunc) *corev1.ConfigMap {
-		return made(with(transform).Get("default", "a"))(t)
+	get := func(transforms ...cache.TransformFunc) *corev1.ConfigMap {
+		return made(with(transforms...).Get("default", "a"))(t)
 	}
 	if c := get(nil); len(c.ManagedFields) != 1 || len(c.Data) != 2 {
 		t.Errorf("without a transform: %+v", c)
@@ -533,8 +535,19 @@ func TestTransform(t *testing.T) {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
-	if c := get(func(obj any) (any, error) { delete(obj.(*corev1.ConfigMap).Data, "x"); return obj, nil }); len(c.Data) != 1 {
+	shorten := func(obj any) (any, error) { delete(obj.(*corev1.ConfigMap).Data, "x"); return obj, nil }
+	if c := get(shorten); len(c.Data) != 1 {
 		t.Errorf("a transform: %+v", c)
+	}
+	// The last one counts, as in client-go.
+	if c := get(informer.Trim, nil); len(c.ManagedFields) != 1 || len(c.Annotations) != 2 || len(c.Data) != 2 {
+		t.Errorf("no transform after Trim: %+v", c)
+	}
+	if c := get(informer.Trim, shorten); len(c.ManagedFields) != 1 || len(c.Annotations) != 2 || len(c.Data) != 1 {
+		t.Errorf("a transform after Trim: %+v", c)
+	}
+	if c := get(shorten, informer.Trim); c.ManagedFields != nil || len(c.Annotations) != 1 || len(c.Data) != 2 {
+		t.Errorf("Trim after a transform: %+v", c)
 	}
 }
 

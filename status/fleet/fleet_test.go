@@ -234,6 +234,66 @@ func TestTypes(t *testing.T) {
 	age(t, "of all types", w, 1, 9)
 }
 
+// An Own has conditions of its own type, whose times are of type T.
+type Own[T any] struct {
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Status            OwnStatus[T] `json:"status,omitempty"`
+}
+
+type OwnStatus[T any] struct {
+	Conditions []OwnCondition[T] `json:"conditions,omitempty"`
+}
+
+type OwnCondition[T any] struct {
+	Type               string `json:"type"`
+	Status             string `json:"status"`
+	LastTransitionTime T      `json:"lastTransitionTime"`
+}
+
+func own[T any](at T) metav1.Object {
+	return &Own[T]{
+		ObjectMeta: metav1.ObjectMeta{Name: "o", CreationTimestamp: metav1.NewTime(noon.AddDate(-1, 0, 0))},
+		Status:     OwnStatus[T]{[]OwnCondition[T]{{"Ready", "False", at}}},
+	}
+}
+
+// TestTimes: lastTransitionTime in the types that projects give it. Of an invalid time, the creation counts.
+func TestTimes(t *testing.T) {
+	type (
+		text     string
+		moment   metav1.Time
+		embedded struct{ metav1.Time }
+	)
+	at := noon.Add(9 * time.Minute)
+	created := int(-365 * 24 * time.Hour / time.Minute)
+	for name, tt := range map[string]struct {
+		obj  metav1.Object
+		want int // minutes since noon
+	}{
+		"metav1.Time":      {own(metav1.NewTime(at)), 9},
+		"*metav1.Time":     {own(new(metav1.NewTime(at))), 9},
+		"metav1.MicroTime": {own(metav1.NewMicroTime(at)), 9},
+		"time.Time":        {own(at), 9},
+		"*time.Time":       {own(&at), 9},
+		"a zone":           {own(at.In(time.FixedZone("", 3600))), 9},
+		"string":           {own(at.Format(time.RFC3339Nano)), 9},
+		"a text type":      {own(text(at.Format(time.RFC3339))), 9},
+		"a time type":      {own(moment(metav1.NewTime(at))), 9},
+		"embedded":         {own(embedded{metav1.NewTime(at)}), 9},
+		"any":              {own[any](at), 9},
+		"zero":             {own(time.Time{}), created},
+		"nil":              {own[*time.Time](nil), created},
+		"nil in any":       {own[any](nil), created},
+		"no time":          {own("soon"), created},
+		"a number":         {own(at.Unix()), created},
+		"not JSON":         {own(func() {}), created},
+	} {
+		w := &fleet.Tracker{}
+		w.OnAdd(tt.obj, true)
+		age(t, name, w, 1, tt.want)
+	}
+}
+
 // TestBounds: 10,000 reasons, types and statuses, an object with 100,000 conditions, and long texts.
 //
 // Proves FL1. Proves CK3.

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"encoding/json"
 	"reflect"
 	"time"
 
@@ -126,13 +127,26 @@ func number(v reflect.Value, index []int) int64 {
 	return 0
 }
 
+// moment returns a time by its text in JSON, because a project can have it in any type.
 func moment(v reflect.Value, index []int) time.Time {
 	f := member(v, index)
 	if !f.IsValid() || !f.CanInterface() {
 		return time.Time{}
 	}
-	at, _ := f.Interface().(metav1.Time)
-	return at.Time
+	if at, ok := f.Interface().(metav1.Time); ok {
+		return at.Time
+	}
+	var at string
+	if data, err := json.Marshal(f.Interface()); err != nil || json.Unmarshal(data, &at) != nil {
+		return time.Time{}
+	}
+	return parse(at)
+}
+
+// parse returns the time of a text, which is zero if it is not valid.
+func parse(text string) time.Time {
+	at, _ := time.Parse(time.RFC3339, text)
+	return at
 }
 
 // readMap is read for the content of an unstructured object.
@@ -145,9 +159,8 @@ func readMap(content map[string]any, yield func(condition) bool) {
 			continue
 		}
 		word := func(name string) string { value, _ := c[name].(string); return value }
-		at, _ := time.Parse(time.RFC3339, word("lastTransitionTime")) // zero if it is not valid
 		generation, _ := fields.ObservedGeneration(c)
-		if !yield(condition{word("type"), word("status"), word("reason"), at, generation}) {
+		if !yield(condition{word("type"), word("status"), word("reason"), parse(word("lastTransitionTime")), generation}) {
 			return
 		}
 	}

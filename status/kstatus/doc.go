@@ -21,7 +21,7 @@
 //
 //   - An object with a deletionTimestamp is [Terminating].
 //   - If status.observedGeneration differs from metadata.generation, the object is
-//     [Progressing].
+//     [Progressing]. A kind of another project can store it as text, such as a Rollout of Argo.
 //   - If a condition Reconciling is True, the object is Progressing. If a condition Stalled
 //     is True, it is [Failed].
 //

@@ -50,6 +50,9 @@ func AllTrue(conditionTypes ...string) Rule {
 		if err != nil {
 			return Unknown, err.Error()
 		}
+		if *v.wrong != "" {
+			return Unknown, wrongType(v)
+		}
 		for _, name := range conditionTypes {
 			switch c := v.condition(name); {
 			case c == nil:
@@ -81,14 +84,18 @@ func (r Rules) Of(obj metav1.Object) (State, string) {
 	}
 	state, reason := r.apply(v, obj)
 	if *v.wrong != "" {
-		return Unknown, *v.wrong + " has the wrong type"
+		return Unknown, wrongType(v)
 	}
 	return state, reason
 }
 
+func wrongType(v *view) string { return *v.wrong + " has the wrong type" }
+
 // apply applies the rules of all kinds, then that of the kind.
 func (r Rules) apply(v *view, obj metav1.Object) (State, string) {
-	if observed, found := v.number("status", "observedGeneration"); found && observed != v.generation {
+	kind, known := kindOf(obj)
+	builtin := rule(kind)
+	if observed, found := v.observed(builtin == nil); found && observed != v.generation {
 		return Progressing, fmt.Sprintf("status.observedGeneration is %d, and the generation is %d", observed, v.generation)
 	}
 	for i := range v.conditions {
@@ -100,7 +107,6 @@ func (r Rules) apply(v *view, obj metav1.Object) (State, string) {
 			return Failed, c.String()
 		}
 	}
-	kind, known := kindOf(obj)
 	if own := r[kind]; own != nil && known {
 		state, reason := own(obj)
 		if !slices.Contains([]State{Ready, Progressing, Failed, Terminating, Unknown}, state) {
@@ -111,8 +117,8 @@ func (r Rules) apply(v *view, obj metav1.Object) (State, string) {
 	if len(r) > 0 && !known {
 		return Unknown, fmt.Sprintf("no rule can be chosen: the object has no apiVersion and kind, and %T is the type of no built-in kind: set them", obj)
 	}
-	if read := rule(kind); read != nil {
-		return read(v)
+	if builtin != nil {
+		return builtin(v)
 	}
 	c := v.condition("Ready")
 	switch {

@@ -245,6 +245,13 @@ func TestRules(t *testing.T) {
 		{"both", object(t, "example.com/v1", "Gateway", `"status":{"conditions":[`+accepted+`,{"type":"Programmed","status":"True"}]}`), kstatus.Ready, "True conditions: Accepted, Programmed"},
 		{"both, and stalled", object(t, "example.com/v1", "Gateway", `"status":{"conditions":[`+accepted+`,{"type":"Programmed","status":"True"},{"type":"Stalled","status":"True"}]}`), kstatus.Failed, "condition Stalled is True"},
 		{"both, of an old generation", object(t, "example.com/v1", "Gateway", `"status":{"observedGeneration":1,"conditions":[`+accepted+`,{"type":"Programmed","status":"True"}]}`), kstatus.Progressing, "status.observedGeneration is 1, and the generation is 2"},
+		{"a generation as text", object(t, "example.com/v1", "Gateway", `"status":{"observedGeneration":"2","conditions":[`+accepted+`,{"type":"Programmed","status":"True"}]}`), kstatus.Ready, "True conditions: Accepted, Programmed"},
+		{"an old generation as text", object(t, "example.com/v1", "Gateway", `"status":{"observedGeneration":"1","conditions":[`+accepted+`,{"type":"Programmed","status":"True"}]}`), kstatus.Progressing, "status.observedGeneration is 1, and the generation is 2"},
+		{"a generation as other text", object(t, "example.com/v1", "Gateway", `"status":{"observedGeneration":"5f8b7c","conditions":[`+accepted+`,{"type":"Programmed","status":"True"}]}`), kstatus.Unknown, "status.observedGeneration has the wrong type"},
+		{"a generation as text, without a rule", object(t, "example.com/v1", "Widget", `"status":{"observedGeneration":"2"}`), kstatus.Ready, "the object has no condition Ready"},
+		{"an old generation as text, without a rule", object(t, "example.com/v1", "Widget", `"status":{"observedGeneration":"1"}`), kstatus.Progressing, "status.observedGeneration is 1, and the generation is 2"},
+		{"a wrong status of a type", object(t, "example.com/v1", "Gateway", `"status":{"conditions":[{"type":"Accepted","status":true}]}`), kstatus.Unknown, "status.conditions[].status has the wrong type"},
+		{"a wrong reason of a type", object(t, "example.com/v1", "Gateway", `"status":{"conditions":[`+accepted+`,{"type":"Programmed","status":"True","reason":1}]}`), kstatus.Unknown, "status.conditions[].reason has the wrong type"},
 		{"metadata", &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "Gateway", APIVersion: "example.com/v1"}}, kstatus.Unknown, "the object has metadata only"},
 		{"another kind", named(t, "one", "False"), kstatus.Progressing, "condition Ready is False: R"},
 		{"typed", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, kstatus.Failed, `of one\x1b`},
@@ -256,6 +263,10 @@ func TestRules(t *testing.T) {
 		if state, reason := rules.Of(tt.object); state != tt.want || reason != tt.reason {
 			t.Errorf("%s: %s: %q, want %s: %q", tt.name, state, reason, tt.want, tt.reason)
 		}
+	}
+	wrong := object(t, "example.com/v1", "Gateway", `"status":{"conditions":[{"type":"Accepted","status":"True","reason":1}]}`)
+	if state, reason := kstatus.AllTrue("Accepted")(wrong); state != kstatus.Unknown || reason != "status.conditions[].reason has the wrong type" {
+		t.Errorf("AllTrue of a wrong reason: %s: %q", state, reason)
 	}
 	c := rules.Condition(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, &corev1.Secret{})
 	if c.Reason != "Failed" || !strings.Contains(c.Message, "0 of 2 objects are ready; ConfigMap one: of one") {

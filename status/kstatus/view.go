@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/controllerkit/controllerkit/internal/fields"
 )
 
 // view is an object, or an item of one of its lists, as the rules read it.
@@ -135,12 +137,12 @@ func (v *view) condition(kind string) *condition {
 func at[T any](v *view, path []string) (result T) {
 	value := v.content
 	for i, name := range path {
-		fields, ok := value.(map[string]any)
+		content, ok := value.(map[string]any)
 		if !ok {
 			v.note(value, path[:i])
 			return result
 		}
-		value = fields[name]
+		value = content[name]
 	}
 	result, ok := value.(T)
 	if !ok {
@@ -190,6 +192,17 @@ func (v *view) number(path ...string) (n int64, found bool) {
 	}
 	v.note(value, path)
 	return 0, false
+}
+
+// observed returns status.observedGeneration. If text is true, the kind can store it as text.
+func (v *view) observed(text bool) (n int64, found bool) {
+	status, _ := at[any](v, []string{"status"}).(map[string]any)
+	if _, isText := status["observedGeneration"].(string); isText && text {
+		if n, ok := fields.ObservedGeneration(status); ok {
+			return n, true
+		}
+	}
+	return v.number("status", "observedGeneration")
 }
 
 // status returns a number of the status, 0 if it is absent.

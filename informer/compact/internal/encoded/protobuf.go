@@ -146,9 +146,9 @@ func keepProtobuf(out, message []byte, n *node) ([]byte, error) {
 		message = rest
 		child := n.child(f.number)
 		switch {
+		case child != nil && child.all:
 		case child == nil || !f.bytes:
 			out = append(out, f.whole...)
-		case child.all:
 		case child.keys != nil:
 			key, err := keyOf(f.value)
 			if err != nil {
