@@ -53,13 +53,12 @@
 //
 // # Caveats
 //
-//   - A Reconcile that ignores LiveRead decides on the old cache after MaxWait.
-//   - A write with another context, or of a resource without an informer, is not awaited.
-//   - A write with an unknown outcome can land after the live read.
-//   - An object that was deleted before the cache showed it can appear there for a moment.
+//   - Without LiveRead, a Reconcile decides on the old cache after MaxWait.
+//   - A write with another context, or without an informer of its resource, is not awaited.
+//   - A write of unknown outcome can land after the live read.
+//   - A deleted object that the cache had not shown can appear there briefly.
 //   - A store is never ready if a transform removes the versions, or without client-go's
 //     AtomicFIFO feature.
 //   - C9 does not cover resources in another etcd.
-//   - After a restore of etcd, a new update counts as visible at once, until the informer
-//     lists again.
+//   - After a restore of etcd, an update counts as visible until the informer lists again.
 package consistency
