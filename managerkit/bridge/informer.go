@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -264,7 +265,7 @@ func (x *index) values(obj any) ([]string, error) {
 	return x.user.Load().f(obj)
 }
 
-// compare returns an error if f has other values for an object.
+// compare returns an error if f has other values for an object, in any order.
 func (x *index) compare(f cache.IndexFunc, objects cache.Indexer) error {
 	for _, key := range objects.ListKeys() {
 		obj, ok, err := objects.GetByKey(key)
@@ -272,7 +273,7 @@ func (x *index) compare(f cache.IndexFunc, objects cache.Indexer) error {
 			continue // it does not decode, or has gone
 		}
 		was, _ := x.values(obj)
-		if now, _ := f(obj); !slices.Equal(was, now) {
+		if now, _ := f(obj); !sets.New(was...).Equal(sets.New(now...)) {
 			return fmt.Errorf("it has other values for %s", kube.Printable(key, 600))
 		}
 	}

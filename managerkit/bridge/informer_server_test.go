@@ -2,7 +2,10 @@ package bridge_test
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -57,7 +60,13 @@ func TestServerSharedTerms(t *testing.T) {
 				},
 			})
 			byName = operator.Reads(c, configMaps, operator.Reading[*corev1.ConfigMap]{Indexes: map[string]func(*corev1.ConfigMap) []string{
-				"name": func(cm *corev1.ConfigMap) []string { return []string{prefix + cm.Name} },
+				"name": func(cm *corev1.ConfigMap) []string {
+					values := map[string]bool{prefix + cm.Name: true}
+					for n := range 8 {
+						values[fmt.Sprint(n)] = true
+					}
+					return slices.Collect(maps.Keys(values)) // in another order each time
+				},
 			}})
 			return nil
 		})
