@@ -47,11 +47,15 @@ func Informer(mgr cluster.Cluster, obj client.Object) (cache.SharedIndexInformer
 	if err != nil {
 		return nil, fmt.Errorf("bridge: Informer of %T: %w", obj, err)
 	}
-	if part, ok := found.(interface{ Unwrap() crcache.Informer }); ok { // of managerkit.Share
-		found = part.Unwrap()
+	var over func() bool
+	if part, ok := found.(interface { // of managerkit.Share
+		Unwrap() crcache.Informer
+		Over() bool
+	}); ok {
+		found, over = part.Unwrap(), part.Over
 	}
 	if whole, ok := found.(cache.SharedIndexInformer); ok {
-		return &informer{SharedIndexInformer: whole}, nil
+		return &informer{SharedIndexInformer: whole, over: over}, nil
 	}
 	p := partsOf(mgr.GetCache())
 	if p == nil {
@@ -68,6 +72,7 @@ func Informer(mgr cluster.Cluster, obj client.Object) (cache.SharedIndexInformer
 // RunWithContext runs, as those of any informer, although the manager's cache can run for longer.
 type informer struct {
 	cache.SharedIndexInformer
+	over func() bool // the manager's part of a shared cache has ended; nil means that it has all of the cache
 
 	mu       sync.Mutex // guards the rest
 	handlers []*registration
@@ -242,7 +247,12 @@ func (i *informer) AddIndexers(indexers cache.Indexers) error {
 	return nil
 }
 
+// hasEnded reports whether the user of i has ended. If it indexes by i and runs another informer of the kind, or has
+// never begun, that is the end of its manager.
 func (i *informer) hasEnded() bool {
+	if i.over != nil && i.over() {
+		return true
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.run != nil && i.run.Err() != nil
