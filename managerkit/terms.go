@@ -100,7 +100,7 @@ func termOptions(ctx context.Context) (manager.Options, context.CancelCauseFunc)
 	validity := ctx.Value(calls.Validity{}).(context.Context)
 	end := &ending{lead: ctx, failed: make(chan error, 1)}
 	base, cancel := context.WithCancelCause(context.WithValue(context.WithValue(validity, calls.Validity{}, validity), (*ending)(nil), end))
-	end.cancel = cancel
+	end.base, end.cancel = base, cancel
 	return manager.Options{
 		NewCache: func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
 			c, err := cache.New(config, opts)
@@ -204,7 +204,8 @@ type termCache struct {
 // because others can wrap the cache.
 type ending struct {
 	lead   context.Context
-	cancel context.CancelCauseFunc // of the contexts of the Runnables
+	base   context.Context         // of the Runnables, which is done when Run makes the next manager
+	cancel context.CancelCauseFunc // of base
 	failed chan error              // has the first error of a loop, which ends the manager
 }
 
@@ -283,6 +284,13 @@ type sharedInformer struct {
 
 // Unwrap returns the informer of the shared cache, whose handlers the caller removes.
 func (i sharedInformer) Unwrap() cache.Informer { return i.Informer }
+
+// Over reports whether the term of the manager has ended, also if it has not started its Runnables.
+func (i sharedInformer) Over() bool {
+	i.cache.mu.Lock()
+	defer i.cache.mu.Unlock()
+	return i.cache.over || i.cache.ending != nil && i.cache.base.Err() != nil
+}
 
 func (i sharedInformer) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.add(func() (toolscache.ResourceEventHandlerRegistration, error) {

@@ -34,14 +34,16 @@ type blocked struct {
 	steps []step
 	since time.Time // of the deletion request
 	until time.Time // when the object is forgotten
+	after time.Time // when it is, if a Run ends: no later than until
 }
 
 // FinalizerObject sets the steps that block the finalizer of the object, which has been in
 // deletion for age. A finalizer.Plan calls it. Without steps, the object is not blocked any
 // more. again is the delay until the next call for the object: without one, the object is
 // forgotten after twice that time and ten minutes, but not within two hours. When the Run of the
-// last running controller ends, all objects are forgotten, because another replica may go on. At
-// most 10,000 objects are counted in all, and further ones are ignored.
+// last running controller ends, all objects are forgotten, because another replica may go on. When
+// another Run ends, such as that of a shard, the two hours do not apply to the objects until their
+// next call. At most 10,000 objects are counted in all, and further ones are ignored.
 func (m *Metrics) FinalizerObject(finalizer string, uid types.UID, steps []string, age, again time.Duration) {
 	if m == nil {
 		return
@@ -57,7 +59,8 @@ func (m *Metrics) FinalizerObject(finalizer string, uid types.UID, steps []strin
 	if o.known == nil {
 		o.known, o.steps = map[object]blocked{}, map[step]struct{}{}
 	}
-	b := blocked{since: now.Add(-age), until: now.Add(max(leastKept, objectGrace+2*min(again, 365*24*time.Hour)))}
+	late := objectGrace + 2*min(again, 365*24*time.Hour)
+	b := blocked{since: now.Add(-age), until: now.Add(max(leastKept, late)), after: now.Add(late)}
 	for _, name := range steps {
 		f, n := m.part(finalizer, name)
 		b.steps = append(b.steps, step{f, n})
@@ -66,12 +69,19 @@ func (m *Metrics) FinalizerObject(finalizer string, uid types.UID, steps []strin
 	o.known[key] = b
 }
 
-// forgetObjects forgets all objects.
-func (m *Metrics) forgetObjects() {
+// forgetObjects forgets all objects after the last Run, and after another one those without a pass in time: no object
+// shows whose it is, and another replica may go on with those of the Run.
+func (m *Metrics) forgetObjects(last bool) {
 	o := &m.objects
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	clear(o.known)
+	for key, b := range o.known {
+		b.until = b.after
+		o.known[key] = b
+	}
+	if last {
+		clear(o.known)
+	}
 }
 
 // countObjects sets the gauges of the blocked objects, before they are collected.

@@ -3,6 +3,7 @@ package metrics_test
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -231,6 +232,54 @@ controller_finalizer_blocked_oldest_seconds{finalizer="f",step="cleanup"} %d
 		m.ReconcileWorkers("sites", 0)
 		want("after the end of all controllers", 0)
 	})
+}
+
+// TestObjectsOfShards: if the Run of one shard ends because the shard has moved, its replica reports the shard's objects
+// as long as passes could be late, and those of the other shards with their passes.
+func TestObjectsOfShards(t *testing.T) {
+	for _, names := range [][2]string{{"sites-1", "sites-2"}, {"sites", "sites"}} {
+		t.Run(names[1], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, reg := newMetrics(t)
+				want := func(when string, blocked, objects, workers int) {
+					t.Helper()
+					var got []float64
+					families, err := reg.Gather()
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, f := range families { // by name
+						switch f.GetName() {
+						case "controller_finalizer_blocked_objects", "controller_objects", "controller_workers":
+							all := f.GetMetric()
+							got = append(got, all[len(all)-1].GetGauge().GetValue()) // of the last controller
+						}
+					}
+					if want := []float64{float64(blocked), float64(objects), float64(workers)}; !slices.Equal(got, want) {
+						t.Errorf("%q, %s: %v, want %v", names, when, got, want)
+					}
+				}
+				m.ReconcileWorkers(names[0], 2)
+				m.ReconcileWorkers(names[1], 2)
+				m.ReconcileObjects(names[1], func() int64 { return 7 })
+				m.FinalizerObject("f", "moved", []string{"cleanup"}, 0, time.Minute)
+				m.FinalizerObject("f", "stays", []string{"cleanup"}, 0, time.Minute)
+				m.ReconcileWorkers(names[0], 0)
+				want("after the end of a Run", 2, 7, 2)
+				time.Sleep(12 * time.Minute)
+				m.FinalizerObject("f", "stays", []string{"cleanup"}, 12*time.Minute, time.Minute)
+				want("when a pass could be late", 2, 7, 2)
+				time.Sleep(time.Second)
+				want("later", 1, 7, 2)
+				time.Sleep(time.Hour)
+				want("without a pass", 1, 7, 2)
+				m.ReconcileWorkers(names[1], 0)
+				want("after the end of the last Run", 0, 0, 0)
+				m.ReconcileWorkers(names[1], 3)
+				want("in the next Run", 0, 7, 3)
+			})
+		})
+	}
 }
 
 // TestObjectsAreBounded proves M1: a million objects, of which each could have series.

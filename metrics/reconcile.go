@@ -32,13 +32,13 @@ type controller struct {
 	label     string
 	created   time.Time
 	started   atomic.Uint64  // calls
-	mu        sync.Mutex     // of the histograms: most calls need two
+	mu        sync.Mutex     // of the histograms, because most calls need two, and of changes of running
 	durations [13]*histogram // of the calls that have ended
 	settled   *histogram
 	waiting   prometheus.Gauge
 	parked    prometheus.Gauge
 	failing   map[string]prometheus.Gauge // by result
-	running   atomic.Bool                 // it has workers
+	running   atomic.Int64                // number of Runs
 	count     atomic.Pointer[func() int64]
 	writes    map[written]prometheus.Counter
 	workers   prometheus.Gauge
@@ -119,7 +119,7 @@ func (r *reconciles) Collect(ch chan<- prometheus.Metric) {
 		ch <- c.settled
 		if count := c.count.Load(); count != nil {
 			var objects int64
-			if c.running.Load() {
+			if c.running.Load() > 0 {
 				objects = (*count)()
 			}
 			ch <- prometheus.MustNewConstMetric(r.objects, prometheus.GaugeValue, float64(objects), c.label)
@@ -130,20 +130,32 @@ func (r *reconciles) Collect(ch chan<- prometheus.Metric) {
 
 // ReconcileWorkers sets the number of workers of the controller. Run calls it when it
 // starts, which also creates the series of each result with the value 0, so that rates
-// include the first error, and with 0 workers when it ends. See also FinalizerObject.
+// include the first error, and with 0 workers when it ends. If several Runs have one name,
+// such as those of shards, the last one to end sets 0. See also FinalizerObject.
 func (m *Metrics) ReconcileWorkers(controller string, workers int) {
 	if m == nil {
 		return
 	}
 	c := m.controller(controller)
-	c.workers.Set(float64(workers))
-	c.running.Store(workers > 0)
-	for _, other := range m.controllers.Load().all {
-		if other.running.Load() {
-			return
-		}
+	c.mu.Lock()
+	switch {
+	case workers > 0:
+		c.running.Add(1)
+	case c.running.Load() > 0:
+		c.running.Add(-1)
 	}
-	m.forgetObjects()
+	if workers > 0 || c.running.Load() == 0 {
+		c.workers.Set(float64(workers))
+	}
+	c.mu.Unlock()
+	if workers > 0 {
+		return
+	}
+	last := true
+	for _, other := range m.controllers.Load().all {
+		last = last && other.running.Load() == 0
+	}
+	m.forgetObjects(last)
 }
 
 // ReconcileObjects sets the function that returns the number of objects that the controller

@@ -43,8 +43,8 @@ const (
 // latest 4096 keys of deletions, and as many of other kinds. With the context of package leader,
 // Run adds the kept keys whose last event came less than 20 minutes before the former leader's
 // last renewal of the Lease that this replica saw, or later, because that leader may not have
-// acted on them. Otherwise Run adds all. Of a first list it adds all kept keys without a later
-// deletion, however old: a handler that Handle has not added gets its list only once.
+// acted on them. Otherwise Run adds all. Of a first list it adds all kept keys, however old, but not
+// those of a single object that was deleted later: a handler that Handle has not added gets its list only once.
 //
 // For Metrics an event of the last minute before that renewal counts as of the renewal, and an
 // earlier one has no time. Without package leader, an event counts as of the begin of Run.

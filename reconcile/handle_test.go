@@ -433,6 +433,33 @@ func TestHandleBesideList(t *testing.T) {
 	}
 }
 
+// TestHandleBesideDeletion: an object of the first list of a handler beside those of Handle has the key of another
+// object, of the same Source or of another, that is deleted later. The next Run has the key whenever that was.
+//
+// Proves R7.
+func TestHandleBesideDeletion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, other := newObjects(t, "x"), newObjects(t, "x", "y", "y-2")
+		defer o.stop()
+		defer other.stop()
+		r := &recorder{}
+		c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Reconcile: r.reconcile}
+		o.handle(c)
+		_, err := other.informer.AddEventHandler(enqueue.Handler(c.Source("others"), func(m *corev1.ConfigMap) []string { return []string{m.Name[:1]} }))
+		o.check(err)
+		synctest.Wait()
+		o.delete("x")
+		other.delete("y-2")
+		synctest.Wait()
+		time.Sleep(3 * time.Hour)
+		running := start(t, takeover(t, time.Now()), c)
+		if got := slices.Sorted(slices.Values(r.got())); !slices.Equal(got, []string{"x", "y"}) {
+			t.Errorf("the new leader ran %q, want x and y", got)
+		}
+		running.stop()
+	})
+}
+
 // TestHandleKinds: a Source of a standby keeps no key of an event that reports no change.
 func TestHandleKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -52,7 +52,7 @@ func (s *Source[K]) AddEvent(e controllerkit.Event, opts controllerkit.AddOption
 	f.mu.RLock()
 	defer f.mu.RUnlock() // the end of a Run empties the queue after the adds that began before it
 	if f.closedLocked() {
-		s.keep(e.Kind, keys...)
+		s.keep(e, keys...)
 		return
 	}
 	s.c.addEvent(s.name, e, opts, keys...)
@@ -103,20 +103,20 @@ func (s *Source[K]) Keep(kind string, keys ...K) {
 	s.c.feed.mu.RLock()
 	defer s.c.feed.mu.RUnlock()
 	if !s.c.feed.open && kind != calls.List {
-		s.keep(kind, keys...)
+		s.keep(controllerkit.Event{Kind: kind}, keys...)
 	}
 }
 
-func (s *Source[K]) keep(kind string, keys ...K) {
-	switch kind {
+func (s *Source[K]) keep(e controllerkit.Event, keys ...K) {
+	switch what := trigger(s.name, e.Kind); e.Kind {
 	case calls.Resync, calls.Unchanged:
 	case calls.List:
-		s.c.triggers.Keep(&s.c.feed.listed, trigger(s.name, kind), keys...)
+		s.c.triggers.KeepListed(&s.c.feed.listed, what, e.Object, keys...)
 	case calls.Delete:
-		s.c.feed.listed.Forget(keys...)
-		s.c.triggers.Keep(&s.c.feed.gone, trigger(s.name, kind), keys...)
+		s.c.feed.listed.Forget(s.name, e.Object, keys...)
+		s.c.triggers.Keep(&s.c.feed.gone, what, keys...)
 	default:
-		s.c.triggers.Keep(&s.c.feed.changed, trigger(s.name, kind), keys...)
+		s.c.triggers.Keep(&s.c.feed.changed, what, keys...)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -46,11 +47,15 @@ func Informer(mgr cluster.Cluster, obj client.Object) (cache.SharedIndexInformer
 	if err != nil {
 		return nil, fmt.Errorf("bridge: Informer of %T: %w", obj, err)
 	}
-	if part, ok := found.(interface{ Unwrap() crcache.Informer }); ok { // of managerkit.Share
-		found = part.Unwrap()
+	var over func() bool
+	if part, ok := found.(interface { // of managerkit.Share
+		Unwrap() crcache.Informer
+		Over() bool
+	}); ok {
+		found, over = part.Unwrap(), part.Over
 	}
 	if whole, ok := found.(cache.SharedIndexInformer); ok {
-		return &informer{SharedIndexInformer: whole}, nil
+		return &informer{SharedIndexInformer: whole, over: over}, nil
 	}
 	p := partsOf(mgr.GetCache())
 	if p == nil {
@@ -67,6 +72,7 @@ func Informer(mgr cluster.Cluster, obj client.Object) (cache.SharedIndexInformer
 // RunWithContext runs, as those of any informer, although the manager's cache can run for longer.
 type informer struct {
 	cache.SharedIndexInformer
+	over func() bool // the manager's part of a shared cache has ended; nil means that it has all of the cache
 
 	mu       sync.Mutex // guards the rest
 	handlers []*registration
@@ -241,7 +247,12 @@ func (i *informer) AddIndexers(indexers cache.Indexers) error {
 	return nil
 }
 
+// hasEnded reports whether the user of i has ended. If it indexes by i and runs another informer of the kind, or has
+// never begun, that is the end of its manager.
 func (i *informer) hasEnded() bool {
+	if i.over != nil && i.over() {
+		return true
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.run != nil && i.run.Err() != nil
@@ -264,7 +275,7 @@ func (x *index) values(obj any) ([]string, error) {
 	return x.user.Load().f(obj)
 }
 
-// compare returns an error if f has other values for an object.
+// compare returns an error if f has other values for an object, in any order.
 func (x *index) compare(f cache.IndexFunc, objects cache.Indexer) error {
 	for _, key := range objects.ListKeys() {
 		obj, ok, err := objects.GetByKey(key)
@@ -272,7 +283,7 @@ func (x *index) compare(f cache.IndexFunc, objects cache.Indexer) error {
 			continue // it does not decode, or has gone
 		}
 		was, _ := x.values(obj)
-		if now, _ := f(obj); !slices.Equal(was, now) {
+		if now, _ := f(obj); !sets.New(was...).Equal(sets.New(now...)) {
 			return fmt.Errorf("it has other values for %s", kube.Printable(key, 600))
 		}
 	}

@@ -2,7 +2,10 @@ package bridge_test
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,15 +14,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/managerkit"
 	"github.com/controllerkit/controllerkit/managerkit/bridge"
 	"github.com/controllerkit/controllerkit/operator"
@@ -57,7 +65,13 @@ func TestServerSharedTerms(t *testing.T) {
 				},
 			})
 			byName = operator.Reads(c, configMaps, operator.Reading[*corev1.ConfigMap]{Indexes: map[string]func(*corev1.ConfigMap) []string{
-				"name": func(cm *corev1.ConfigMap) []string { return []string{prefix + cm.Name} },
+				"name": func(cm *corev1.ConfigMap) []string {
+					values := map[string]bool{prefix + cm.Name: true}
+					for n := range 8 {
+						values[fmt.Sprint(n)] = true
+					}
+					return slices.Collect(maps.Keys(values)) // in another order each time
+				},
 			}})
 			return nil
 		})
@@ -87,6 +101,80 @@ func TestServerSharedTerms(t *testing.T) {
 			t.Errorf("%d handlers are left", n)
 		}
 	}
+}
+
+// TestServerSharedTermsIndex: an operator of each term of managerkit.Run has an index. It runs another informer of the
+// kind than the one that it indexes by. The first term is lost before the cache has filled, so its operator never runs.
+func TestServerSharedTermsIndex(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	must(t, w.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "a"}}))
+	shared, err := cluster.New(testserver.Config(t), func(o *cluster.Options) { o.Scheme, o.Cache = w.scheme, w.options().Cache })
+	must(t, err)
+	calls := make(chan string, 100)
+	setUp := func(mgr ctrl.Manager, op *operator.Operator) error {
+		configMaps := corev1.SchemeGroupVersion.WithResource("configmaps")
+		own, err := bridge.Informer(mgr, &corev1.ConfigMap{})
+		if err != nil {
+			return err
+		}
+		var byName *operator.Reader[*corev1.ConfigMap]
+		c := op.Controller("terms", func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+			found, err := byName.ByIndex(ctx, "name", key.Name)
+			if err != nil || len(found) != 1 || found[0].Name != key.Name {
+				t.Errorf("the index has %d objects for %s: %v", len(found), key.Name, err)
+			}
+			calls <- key.Name
+			return reconcile.Result{}, nil
+		})
+		operator.For(c, configMaps.GroupResource(), informer.With(own, corelisters.NewConfigMapLister))
+		byName = operator.Reads(c, configMaps, operator.Reading[*corev1.ConfigMap]{Indexes: map[string]func(*corev1.ConfigMap) []string{
+			"name": func(cm *corev1.ConfigMap) []string { return []string{cm.Name} },
+		}})
+		return nil
+	}
+	leases := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoordinationV1().Leases(w.namespace)
+	lose := func() {
+		_, err := leases.Patch(t.Context(), "terms", types.MergePatchType, []byte(`{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}`), metav1.PatchOptions{})
+		must(t, err)
+	}
+	terms := make(chan int, 10)
+	term := 0
+	stop := start(t, func(ctx context.Context) error {
+		return managerkit.Run(ctx, &leader.Elector{Leases: leases, Namespace: w.namespace, Name: "terms"}, func(options manager.Options) (manager.Manager, error) {
+			options.Scheme, options.Metrics, options.HealthProbeBindAddress = w.scheme, w.options().Metrics, "0"
+			if err := managerkit.Share(&options, shared); err != nil {
+				return nil, err
+			}
+			mgr, err := ctrl.NewManager(testserver.Config(t), options)
+			if err != nil {
+				return nil, err
+			}
+			terms <- term
+			term++
+			return mgr, bridge.Add(mgr, operator.Options{Name: "terms"}, func(op *operator.Operator) error { return setUp(mgr, op) })
+		})
+	})
+	for want := range 3 {
+		if got := receive(t, terms, "term"); got != want {
+			t.Fatalf("the term is %d, want %d", got, want)
+		}
+		switch want {
+		case 0: // nothing fills the cache
+			lose()
+			continue
+		case 1:
+			start(t, shared.Start)
+		}
+		receive(t, calls, "call")
+		for len(calls) > 0 {
+			<-calls
+		}
+		if want == 1 {
+			lose()
+		}
+	}
+	must(t, stop())
 }
 
 // countedInformer counts the handlers of informers.

@@ -106,8 +106,8 @@ func Report(before, after any, c Call) error {
 		held.SetInt(c.Generation)
 		store(observed, held)
 	}
-	handled, former := value(stat, "lastHandledReconcileAt"), reflect.Indirect(value(was, "lastHandledReconcileAt"))
-	if held, ok := pointed(handled); c.Request != "" && ok && held.Kind() == reflect.String && (!former.IsValid() || former.String() == held.String()) {
+	handled := value(stat, "lastHandledReconcileAt")
+	if held, ok := pointed(handled); c.Request != "" && ok && held.Kind() == reflect.String && held.String() == textOf(value(was, "lastHandledReconcileAt")) {
 		held.SetString(c.Request)
 		store(handled, held)
 	}
@@ -327,6 +327,14 @@ func intOf(v reflect.Value) int64 {
 		return v.Int()
 	}
 	return 0
+}
+
+// textOf returns the text that v is or points to, otherwise "".
+func textOf(v reflect.Value) string {
+	if v = reflect.Indirect(v); v.Kind() == reflect.String {
+		return v.String()
+	}
+	return ""
 }
 
 // member returns a field of obj by its name in JSON, otherwise the zero Value.

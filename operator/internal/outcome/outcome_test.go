@@ -34,9 +34,10 @@ type widget struct {
 }
 
 type status struct {
-	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
-	Phase              phase              `json:"phase,omitempty"`
-	Conditions         []metav1.Condition `json:"conditions,omitempty"`
+	ObservedGeneration     int64              `json:"observedGeneration,omitempty"`
+	LastHandledReconcileAt string             `json:"lastHandledReconcileAt,omitempty"`
+	Phase                  phase              `json:"phase,omitempty"`
+	Conditions             []metav1.Condition `json:"conditions,omitempty"`
 }
 
 type lost struct{}
@@ -178,6 +179,20 @@ func TestReportPointers(t *testing.T) {
 	after.Status.ObservedGeneration, after.Status.LastHandledReconcileAt = &seven, &mine
 	if err := outcome.Report(before, after, outcome.Call{Generation: 3, Request: "3"}); err != nil || *after.Status.ObservedGeneration != 7 || *after.Status.LastHandledReconcileAt != "mine" {
 		t.Errorf("what the function has set becomes %+v, %v", after.Status, err)
+	}
+}
+
+// TestReportFromNil: what the function sets itself is kept if the pointer to the field, or to the status, was nil.
+func TestReportFromNil(t *testing.T) {
+	seven, mine := int64(7), "mine"
+	after := &pointers{}
+	after.Status.ObservedGeneration, after.Status.LastHandledReconcileAt = &seven, &mine
+	if err := outcome.Report(&pointers{}, after, outcome.Call{Generation: 3, Request: "3"}); err != nil || *after.Status.ObservedGeneration != 7 || *after.Status.LastHandledReconcileAt != "mine" {
+		t.Errorf("generation %d and request %q, %v", *after.Status.ObservedGeneration, *after.Status.LastHandledReconcileAt, err)
+	}
+	filled := &widget{Status: &status{ObservedGeneration: 7, LastHandledReconcileAt: "mine"}}
+	if err := outcome.Report(&widget{}, filled, outcome.Call{Generation: 3, Request: "3"}); err != nil || filled.Status.ObservedGeneration != 7 || filled.Status.LastHandledReconcileAt != "mine" {
+		t.Errorf("status %+v, %v", filled.Status, err)
 	}
 }
 

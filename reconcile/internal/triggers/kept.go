@@ -3,6 +3,9 @@ package triggers
 import (
 	"sync"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // keptKeys is the number of the latest keys that Kept has at least. It has at most twice as
@@ -22,10 +25,29 @@ type Kept[K comparable] struct {
 type kept struct {
 	Reason
 	last time.Duration // when the last event came, also one that is Undated
+	of   *object       // that all events of KeepListed had; nil if several, or none that is known
 }
 
+type object struct {
+	source, namespace, name string
+	uid                     types.UID
+}
+
+func objectOf(source string, o metav1.Object) *object {
+	if o == nil {
+		return nil
+	}
+	return &object{source, o.GetNamespace(), o.GetName(), o.GetUID()}
+}
+
+func (o *object) is(other *object) bool { return o != nil && other != nil && *o == *other }
+
 // Keep remembers an event of the keys in k.
-func (m *Memory[K]) Keep(k *Kept[K], what Trigger, keys ...K) {
+func (m *Memory[K]) Keep(k *Kept[K], what Trigger, keys ...K) { m.KeepListed(k, what, nil, keys...) }
+
+// KeepListed is Keep of an object, which Forget can name. nil means that it is not known.
+func (m *Memory[K]) KeepListed(k *Kept[K], what Trigger, o metav1.Object, keys ...K) {
+	of := objectOf(what.Source, o)
 	m.mu.Lock()
 	why := m.reasonLocked(what)
 	now := time.Since(m.began)
@@ -33,7 +55,7 @@ func (m *Memory[K]) Keep(k *Kept[K], what Trigger, keys ...K) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range keys {
-		k.putLocked(key, kept{why, now})
+		k.putLocked(key, kept{why, now, of})
 	}
 }
 
@@ -49,26 +71,33 @@ func (m *Memory[K]) KeepTaken(k *Kept[K], keys ...K) {
 		now := time.Since(m.began)
 		m.mu.Unlock()
 		k.mu.Lock()
-		k.addLocked(key, kept{why, now})
+		k.addLocked(key, kept{why, now, nil})
 		k.mu.Unlock()
 	}
 }
 
-// Forget forgets the keys.
-func (k *Kept[K]) Forget(keys ...K) {
+// Forget forgets those of the keys that k has because of this object of the source alone.
+func (k *Kept[K]) Forget(source string, o metav1.Object, keys ...K) {
+	of := objectOf(source, o)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range keys {
-		delete(k.young, key)
-		delete(k.old, key)
+		for _, part := range []map[K]kept{k.young, k.old} {
+			if part[key].of.is(of) {
+				delete(part, key)
+			}
+		}
 	}
 }
 
 func (k *Kept[K]) addLocked(key K, e kept) {
 	have, ok := k.young[key]
 	if !ok {
-		have = k.old[key]
+		have, ok = k.old[key]
 		delete(k.old, key)
+	}
+	if ok && !have.of.is(e.of) {
+		e.of = nil
 	}
 	e.Mask |= have.Mask
 	e.Event = Earlier(e.Event, have.Event)
