@@ -33,8 +33,7 @@
 //   - C3: If a write with a context from Begin succeeds and its resource has a store, its
 //     version is recorded before the caller reads the response.
 //   - C4: If a write's outcome is unknown, Ambiguous lists its resource for ten minutes, or
-//     until a later write of that resource, a WroteAt or a Clear. A write that only the cache
-//     of another namespace shows does not count.
+//     until a later write that the same cache must show, a WroteAt or a Clear.
 //   - C5: If a recorded write, or the version that C6 awaits, was not visible at Begin, or
 //     Ambiguous listed a resource (C4), LiveRead is true. After any other recorded conflict
 //     it is true in the key's next call, if that begins within ten minutes. Conflicts of
@@ -53,12 +52,13 @@
 //
 // # Caveats
 //
-//   - Without LiveRead, a Reconcile decides on the old cache after MaxWait.
-//   - A write with another context, or without an informer of its resource, is not awaited.
-//   - A write of unknown outcome can land after the live read.
-//   - A deleted object that the cache had not shown can appear there briefly.
+//   - A Reconcile that ignores LiveRead decides on the old cache after MaxWait.
+//   - A write with another context, or of a resource without an informer, is not awaited.
+//   - A write with an unknown outcome can land after the live read.
+//   - An object that was deleted before the cache showed it can appear there for a moment.
 //   - A store is never ready if a transform removes the versions, or without client-go's
 //     AtomicFIFO feature.
 //   - C9 does not cover resources in another etcd.
-//   - After a restore of etcd, an update counts as visible until the informer lists again.
+//   - After a restore of etcd, a new update counts as visible at once, until the informer
+//     lists again.
 package consistency

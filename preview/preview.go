@@ -17,10 +17,11 @@ import (
 type Preview struct {
 	mu       sync.Mutex // guards the fields below
 	calls    map[id]*call
-	begun    int          // calls
-	failed   map[id]bool  // whose last call failed
-	stray    call         // the writes without a call
-	queues   map[any]bool // with work left
+	begun    int            // calls
+	begunOf  map[string]int // those of a key
+	failed   map[id]bool    // whose last call failed
+	stray    call           // the writes without a call
+	queues   map[any]bool   // with work left
 	done     chan struct{}
 	ended    bool
 	verdicts map[string]verdict // by group, version, resource and subresource, of extensions
@@ -48,10 +49,11 @@ func (p *Preview) Begin(ctx context.Context, controller, key string) (context.Co
 	c := &call{}
 	p.mu.Lock()
 	if p.calls == nil {
-		p.calls = map[id]*call{}
+		p.calls, p.begunOf = map[id]*call{}, map[string]int{}
 	}
 	p.calls[id{controller, key}] = c
 	p.begun++
+	p.begunOf[key]++
 	p.mu.Unlock()
 	ctx = context.WithValue(context.WithValue(ctx, callKey{}, c), calls.Preview{}, c.skip)
 	return ctx, func(err error) {
@@ -69,11 +71,11 @@ func (p *Preview) Begin(ctx context.Context, controller, key string) (context.Co
 	}
 }
 
-// progress returns how many calls began, and whether the last call of any key failed.
-func (p *Preview) progress() (begun int, fails bool) {
+// progress returns how many calls began, and how many of the key, and whether the last call of any key failed.
+func (p *Preview) progress(key string) (begun, own int, fails bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.begun, len(p.failed) > 0
+	return p.begun, p.begunOf[key], len(p.failed) > 0
 }
 
 const (

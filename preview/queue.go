@@ -1,6 +1,8 @@
 package preview
 
 import (
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,6 +39,7 @@ type queue[K comparable] struct {
 	keys    map[K]*state
 	ready   []K
 	open    int  // keys that run, or wait for their next attempt
+	named   bool // the calls of the Preview have the names of the queue's keys
 	asked   bool // a loop takes keys
 	down    bool
 }
@@ -45,6 +48,7 @@ type queue[K comparable] struct {
 type state struct {
 	given   int           // how often the queue gave it out for a call
 	begun   int           // the calls of the Preview at Get
+	own     int           // those of the key
 	running bool          // between Get and Done
 	forgot  bool          // the loop called Forget since Get
 	limited bool          // the loop called AddRateLimited since Get
@@ -104,11 +108,14 @@ func (q *queue[K]) Get() (key K, shutdown bool) {
 		return key, true
 	}
 	key, q.ready = q.ready[0], q.ready[1:]
-	begun, _ := q.preview.progress()
-	q.keys[key] = &state{given: q.keys[key].given + 1, begun: begun, running: true}
+	begun, own, _ := q.preview.progress(nameOf(key))
+	q.keys[key] = &state{given: q.keys[key].given + 1, begun: begun, own: own, running: true}
 	q.open++
 	return key, false
 }
+
+// nameOf returns the name of a key in a call of package operator, and usually in that of another loop.
+func nameOf[K comparable](key K) string { return strings.TrimPrefix(fmt.Sprint(key), "/") }
 
 // Done ends a call. A key whose call has failed stays open for its next call.
 func (q *queue[K]) Done(key K) {
@@ -119,15 +126,16 @@ func (q *queue[K]) Done(key K) {
 		return
 	}
 	s.running = false
-	begun, fails := q.preview.progress()
+	begun, own, fails := q.preview.progress(nameOf(key))
+	q.named = q.named || own > 0
 	waits := !s.forgot && !s.added // for its next add, as a key whose gate is not ready
-	if waits && begun == s.begun {
+	if waits && own == s.own && (q.named || begun == s.begun) {
 		s.given-- // there was no call
 	}
 	switch {
 	case s.given < attempts && (s.limited || s.added && !s.forgot && fails):
 		q.retryLocked(key, s.delay)
-	case s.given < attempts && waits && (fails || begun == s.begun):
+	case s.given < attempts && waits && (fails || own == s.own): // a call of another name could be that of another key
 		s.waits = time.AfterFunc(patience, func() {
 			q.mu.Lock()
 			defer q.mu.Unlock()

@@ -115,6 +115,56 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// busy is a gate that is not ready for the key "one" for some times. Another worker begins a call meanwhile.
+type busy struct {
+	p    *preview.Preview
+	left int
+}
+
+func (g *busy) Begin(ctx context.Context, _ string) context.Context { return ctx }
+
+func (g *busy) End(string) {}
+
+func (g *busy) Ready(key string, wake func()) bool {
+	if key != "one" || g.left == 0 {
+		return true
+	}
+	g.left--
+	_, end := g.p.Begin(context.Background(), "widgets", "another")
+	end(nil)
+	time.AfterFunc(time.Second, wake)
+	return false
+}
+
+// TestOverlap: a call of another key does not count as that of a key whose gate is not ready.
+func TestOverlap(t *testing.T) {
+	for _, keys := range [][]string{{"one"}, {"first", "one"}} {
+		t.Run(keys[0], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &preview.Preview{}
+				queue := preview.NewQueue[string](p)
+				for _, key := range keys {
+					queue.Add(key)
+				}
+				called := false
+				gate := &busy{p: p, left: 2}
+				if len(keys) > 1 {
+					gate.left = 5 // the queue knows the names of calls
+				}
+				loop := &reconcile.Controller[string]{Name: "widgets", Queue: queue, Gate: gate, Reconcile: func(ctx context.Context, key string) (res reconcile.Result, err error) {
+					_, end := p.Begin(ctx, "widgets", key)
+					defer func() { end(err) }()
+					called = called || key == "one"
+					return res, nil
+				}}
+				if err := p.Run(t.Context(), loop.Run); err != nil || !called {
+					t.Errorf("Run = %v, and the key was called: %t", err, called)
+				}
+			})
+		})
+	}
+}
+
 // TestForgetful has a loop without Forget: a key whose call succeeds is given out once, and one that fails ends in time.
 func TestForgetful(t *testing.T) {
 	for _, fails := range []bool{false, true} {

@@ -245,7 +245,7 @@ func (r *Recorder) seriesLocked(key seriesKey, now time.Time) (s *series, refuse
 	}
 	if value, ok := r.idle.Get(key); ok {
 		r.idle.Remove(key)
-		if s := value.(*series); now.Sub(s.last)/seriesEnd <= r.interval() {
+		if s := value.(*series); now.Sub(s.last) <= seriesEnd*min(r.interval(), math.MaxInt64/seriesEnd) {
 			return s, ""
 		}
 	}
