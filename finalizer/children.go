@@ -126,8 +126,8 @@ func Delete(ctx context.Context, c Deleter, child metav1.Object, propagation met
 // functions for the arguments.
 //
 // If a Delete fails, DeleteAll still deletes the other children. Its error joins the
-// first errors and counts the others. After half of the time of ctx it leaves the rest to
-// the next call, so any number of children fits any Timeout.
+// first errors and counts the others. After half of the time that the list leaves of ctx, it
+// leaves the rest to the next call, so any number of children fits a Timeout in which they can be listed.
 //
 // The creator of the children must have stopped. The controller that runs the plan has,
 // because an object that is being deleted is not live.
@@ -172,7 +172,11 @@ func DeleteAll[L runtime.Object](ctx context.Context, c Children[L], opts metav1
 		return Progress{}, err
 	}
 	if asked > 0 { // objects without finalizers are already gone
-		if left, err = Remaining(ctx, c, opts, mine); err != nil {
+		now, err := Remaining(ctx, c, opts, mine)
+		switch {
+		case err == nil:
+			left = now
+		case next == 0: // otherwise some are left for sure, and the list can need more time than there is
 			return Progress{}, err
 		}
 	}

@@ -195,7 +195,7 @@ func TestDeleteAllTakesTurns(t *testing.T) {
 		}
 		m := &model{live: deleted(time.Hour)}
 		p := plan{Steps: []step{{Name: "children", Timeout: 20 * time.Second, Run: func(ctx context.Context, _ held) (progress, error) {
-			return finalizer.DeleteAll(ctx, slow{s}, metav1.ListOptions{}, mine, metav1.DeletePropagationBackground)
+			return finalizer.DeleteAll(ctx, slow{s, time.Second}, metav1.ListOptions{}, mine, metav1.DeletePropagationBackground)
 		}}}}
 		passes := 0
 		for m.live != nil && passes < 10 {
@@ -216,27 +216,49 @@ func TestDeleteAllTakesTurns(t *testing.T) {
 	})
 }
 
-// slow is a store of which each request takes a second, or fails at once if there is
-// none left.
-type slow struct{ *store }
+// A pass that deleted some of the children is no failure either if the time is then too short for a second list.
+func TestDeleteAllLongLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		for i := range 20 {
+			s.objects = append(s.objects, child(fmt.Sprintf("c%02d", i), "a"))
+		}
+		for pass := 1; len(s.objects) > 6; pass++ {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			before := len(s.objects)
+			got, err := finalizer.DeleteAll(ctx, slow{s, 8 * time.Second}, metav1.ListOptions{}, mine, metav1.DeletePropagationBackground)
+			cancel()
+			if err != nil || got.Done || got.After != time.Second || got.Message == "" || len(s.objects) > before-5 {
+				t.Fatalf("pass %d left %d of %d: %+v, %v", pass, len(s.objects), before, got, err)
+			}
+		}
+	})
+}
 
-func (s slow) wait(ctx context.Context) error {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) < time.Second {
+// slow is a store of which each request takes a second, or a list as long as it says, or fails at once if
+// that time is not left.
+type slow struct {
+	*store
+	list time.Duration
+}
+
+func (s slow) wait(ctx context.Context, long time.Duration) error {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < long {
 		return errors.New("would exceed context deadline")
 	}
-	time.Sleep(time.Second)
+	time.Sleep(long)
 	return nil
 }
 
 func (s slow) List(ctx context.Context, opts metav1.ListOptions) (*corev1.ConfigMapList, error) {
-	if err := s.wait(ctx); err != nil {
+	if err := s.wait(ctx, s.list); err != nil {
 		return nil, err
 	}
 	return s.store.List(ctx, opts)
 }
 
 func (s slow) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
-	if err := s.wait(ctx); err != nil {
+	if err := s.wait(ctx, time.Second); err != nil {
 		return err
 	}
 	return s.store.Delete(ctx, name, opts)
