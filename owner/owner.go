@@ -86,7 +86,7 @@ func Claim[O, T metav1.Object](ctx context.Context, owners controllerkit.Getter[
 			kube.Terminal(errors.New("selector is empty and would match every child: use one that does not")))
 	}
 	var errs []error
-	confirmed := false
+	confirmed, mayWrite := false, false
 	for _, child := range children {
 		if ns := owner.GetNamespace(); ns != "" && ns != child.GetNamespace() {
 			continue // its references mean other objects, whatever their UIDs are
@@ -103,10 +103,14 @@ func Claim[O, T metav1.Object](ctx context.Context, owners controllerkit.Getter[
 			continue
 		}
 		if !confirmed {
-			if err := confirm(ctx, owners, owner); err != nil {
-				return claimed, fmt.Errorf("owner: claim the children of %s: %w", kube.NameOf(owner), err)
-			}
 			confirmed = true
+			if err := confirm(ctx, owners, owner); err != nil {
+				errs = append(errs, err)
+			}
+			mayWrite = len(errs) == 0
+		}
+		if !mayWrite {
+			continue
 		}
 		var err error
 		verb, refs := "release", kube.WithoutOwner(child, owner.GetUID())

@@ -260,6 +260,29 @@ func TestClaimSeveral(t *testing.T) {
 	}
 }
 
+// If the owner cannot be read, there is no write, and the children that it controls are returned wherever they stand.
+func TestClaimUnread(t *testing.T) {
+	t.Parallel()
+	m, own := fakeserver.New(fakeserver.Settings()), fakeserver.Settings()
+	controlled := child(labelled, func(cm *corev1.ConfigMap) { cm.Name = "b" })
+	if err := owner.SetController(own, configMapKind, controlled); err != nil {
+		t.Fatal(err)
+	}
+	var requests []string
+	m.Do = func(name string, _ func() error) error {
+		requests = append(requests, name)
+		return context.DeadlineExceeded
+	}
+	children := []*corev1.ConfigMap{child(labelled), controlled, child(labelled)}
+	claimed, err := owner.Claim(t.Context(), m, own, configMapKind, m, labels.SelectorFromSet(labels.Set{"app": "web"}), children)
+	if !errors.Is(err, context.DeadlineExceeded) || len(claimed) != 1 || claimed[0] != controlled {
+		t.Errorf("claimed %v, error %v; want b and a deadline", claimed, err)
+	}
+	if got := fmt.Sprint(requests); got != "[get settings]" {
+		t.Errorf("requests %s, want one read", got)
+	}
+}
+
 func TestSetControllerNil(t *testing.T) {
 	t.Parallel()
 	var none *corev1.ConfigMap
