@@ -165,7 +165,7 @@ var leaves = map[reflect.Type]any{
 	reflect.TypeFor[metav1.Time]():          metav1.Unix(1_700_000_000, 0),
 	reflect.TypeFor[metav1.MicroTime]():     metav1.NewMicroTime(time.Unix(1_700_000_000, 1000)),
 	reflect.TypeFor[metav1.Duration]():      metav1.Duration{Duration: time.Second},
-	reflect.TypeFor[metav1.FieldsV1]():      metav1.FieldsV1{Raw: []byte(`{"f:a":{}}`)},
+	reflect.TypeFor[metav1.FieldsV1]():      *metav1.NewFieldsV1(`{"f:a":{}}`),
 	reflect.TypeFor[resource.Quantity]():    resource.MustParse("1"),
 	reflect.TypeFor[intstr.IntOrString]():   intstr.FromInt32(7),
 	reflect.TypeFor[runtime.RawExtension](): runtime.RawExtension{Raw: []byte(`{"a":1}`)},
