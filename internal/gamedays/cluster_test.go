@@ -262,7 +262,11 @@ func cutLeader(d *day) {
 		return &answer{delay: 25 * time.Second} // longer than the leader may go on, and than the standby waits
 	})
 	d.edit("red", "shop", `{"spec":{"host":"new.example.com"}}`)
-	<-reached
+	select {
+	case <-reached:
+	case <-time.After(limit): // TestBroken comes here
+		d.Fatalf("no call for the record within %v", limit)
+	}
 	d.starts()
 	leader.gate.refuse()
 	d.await(30*time.Second, func() error {
