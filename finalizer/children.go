@@ -126,8 +126,8 @@ func Delete(ctx context.Context, c Deleter, child metav1.Object, propagation met
 // functions for the arguments.
 //
 // If a Delete fails, DeleteAll still deletes the other children. Its error joins the
-// first errors and counts the others. After half of the time that the list leaves of ctx, it
-// leaves the rest to the next call, so any number of children fits a Timeout in which they can be listed.
+// first errors and counts the others. After half of the time that ctx has left after the
+// list, it leaves the rest to the next call. So a Timeout must be longer than a list takes.
 //
 // The creator of the children must have stopped. The controller that runs the plan has,
 // because an object that is being deleted is not live.

@@ -245,8 +245,8 @@ func watch(ctx context.Context, client dynamic.Interface, name string) (*watched
 	return w, nil
 }
 
-// wait waits until the definition is another one than that of the pass, or is established and was not
-// at the begin of the pass, or the time has passed. A time of 0 is unlimited. It returns false if ctx is done.
+// wait waits until the definition has changed since the pass, or is established and was not when the
+// pass began, or the time has passed. A time of 0 is unlimited. It returns false if ctx is done.
 func (w *watched) wait(ctx context.Context, p *pass, d time.Duration) bool {
 	var after <-chan time.Time
 	if d > 0 {
