@@ -91,8 +91,8 @@ type Options struct {
 	Metrics *metrics.Metrics
 
 	// Preview makes Run show what the controllers would do: each key runs once, all writes are dry runs,
-	// and then Run returns. There is no election, no listener and no Event. See package preview.
-	// nil means none.
+	// and then Run returns. There is no election, no listener and no Event, and the parts that were added
+	// to Group do not run. See package preview. nil means none.
 	Preview *preview.Preview
 }
 

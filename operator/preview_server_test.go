@@ -21,8 +21,8 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// TestServerPreview has a preview beside a process that uses its port, with calls that panic, a queue of the caller and a guard,
-// and one that is stopped. The other tests of previews are in package preview and in the examples.
+// TestServerPreview has a preview beside a process that uses its port, with calls that panic, a queue of the caller, a guard and
+// a part of the caller, and one that is stopped. The other tests of previews are in package preview and in the examples.
 func TestServerPreview(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)
@@ -44,6 +44,10 @@ func TestServerPreview(t *testing.T) {
 			t.Fatal(err)
 		}
 		op.Config.Wrap(leader.Guard)
+		op.Group.Add("migration", func(context.Context) error {
+			t.Error("a preview ran a part of the user")
+			return nil
+		})
 		var c *operator.Controller
 		c = operator.Kind(op, corev1.SchemeGroupVersion.WithResource("serviceaccounts"), operator.Reconciler[*corev1.ServiceAccount]{
 			ReadOnly: true, Reconcile: func(ctx context.Context, a *corev1.ServiceAccount) (reconcile.Result, error) {

@@ -12,7 +12,7 @@
 //	os.Exit(report.ExitCode())
 //
 // The process needs the whole Role of the operator, because RBAC cannot allow only dry runs. It takes no
-// Lease, so it runs beside the present version. Effects outside of the API server are not
+// Lease and runs no part that was added to the operator's Group, so it runs beside the present version. Effects outside of the API server are not
 // dry: guard them with [Skip].
 //
 // # Other loops

@@ -26,7 +26,7 @@ const maxWait = 2 * time.Second
 // wait waits for one request. If that takes longer than maxWait, it returns after which time to run the key again.
 func (s *limited) wait(ctx context.Context) (later time.Duration, err error) {
 	reservation := s.limiter.Reserve()
-	delay := reservation.Delay()
+	delay := min(reservation.Delay(), time.Hour) // with a limit of 0, it is 292 years
 	switch {
 	case delay == 0:
 		return 0, nil

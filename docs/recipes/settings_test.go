@@ -61,9 +61,9 @@ func (p *painter) reconcile(ctx context.Context, w *Widget) (reconcile.Result, e
 
 // current returns the settings, or the last good ones. A change of the ConfigMap runs all keys that called it.
 func (p *painter) current(ctx context.Context) (Settings, error) {
+	cm, err := p.settings.Get(ctx, p.namespace, "widgets-settings") // it can wait for the watch, so without the lock
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	cm, err := p.settings.Get(ctx, p.namespace, "widgets-settings")
 	var settings Settings
 	if err == nil {
 		settings, err = parseSettings(cm.Data)

@@ -1,4 +1,5 @@
-// Command minimal copies the ConfigMap of namespace default that a namespace's label copy-from names.
+// Command minimal copies the ConfigMap of namespace default that a namespace's label copy-from names, and
+// deletes the copy with its source or the label.
 package main
 
 import (
@@ -29,16 +30,16 @@ func main() {
 	var c *operator.Controller
 	var maps *operator.Reader[*corev1.ConfigMap]
 	copySource := func(ctx context.Context, ns *corev1.Namespace) (reconcile.Result, error) {
-		source, err := maps.Get(ctx, "default", ns.Labels["copy-from"])
-		if apierrors.IsNotFound(err) {
-			return reconcile.Result{}, nil // what a call has read runs it again
-		}
-		if err == nil {
-			_, err = c.Apply(ctx, applycorev1.ConfigMap(source.Name, ns.Name).WithData(source.Data))
+		source, err := maps.Get(ctx, "default", ns.Labels["copy-from"]) // its next change runs this call again
+		switch {
+		case apierrors.IsNotFound(err):
+			_, err = c.Apply(ctx) // no children: Prune deletes the copy
+		case err == nil:
+			_, err = c.Apply(ctx, applycorev1.ConfigMap(source.Name, ns.Name).WithData(source.Data).WithBinaryData(source.BinaryData))
 		}
 		return reconcile.Result{}, err
 	}
-	c = operator.Kind(op, corev1.SchemeGroupVersion.WithResource("namespaces"), operator.Reconciler[*corev1.Namespace]{Reconcile: copySource, ReadOnly: true})
+	c = operator.Kind(op, corev1.SchemeGroupVersion.WithResource("namespaces"), operator.Reconciler[*corev1.Namespace]{Reconcile: copySource, ReadOnly: true, Prune: true, PruneAll: true})
 	maps = operator.Children(c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
 	check(op.Run(ctx))
 }

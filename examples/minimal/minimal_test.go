@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -23,7 +24,7 @@ import (
 func TestMain(m *testing.M) { testserver.Main(m) }
 
 // TestServerMinimal runs the program: it makes a copy, follows the source, repairs the
-// copy, and stops with exit code 0, without an error in its log.
+// copy, deletes it with the label, and stops with exit code 0, without an error in its log.
 func TestServerMinimal(t *testing.T) {
 	cfg := testserver.Config(t)
 	kube := kubernetes.NewForConfigOrDie(cfg)
@@ -61,7 +62,7 @@ func TestServerMinimal(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// has waits until the copy has the data, with a watch.
+	// has waits until the copy has the data, with a watch. "" means no copy.
 	has := func(want string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -74,7 +75,11 @@ func TestServerMinimal(t *testing.T) {
 		var last string
 		for event := range w.ResultChan() {
 			if m, ok := event.Object.(*corev1.ConfigMap); ok {
-				if last = m.Data["ca"]; last == want {
+				last = m.Data["ca"]
+				if event.Type == watch.Deleted {
+					last = ""
+				}
+				if last == want {
 					return
 				}
 			}
@@ -96,6 +101,11 @@ func TestServerMinimal(t *testing.T) {
 	has("2")
 	patch(ns, `{"data":{"ca":"else"}}`)
 	has("2")
+	label = `{"metadata":{"labels":{"copy-from":null}}}`
+	if _, err := kube.CoreV1().Namespaces().Patch(t.Context(), ns, types.MergePatchType, []byte(label), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	has("")
 	if err := p.Stop(); err != nil {
 		t.Error(err)
 	}
