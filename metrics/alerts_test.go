@@ -91,7 +91,7 @@ func least(ratio, window string) int {
 	if ratio == ofLate {
 		return 10
 	}
-	return map[string]int{"1h": 80, "6h": 280, "1d": 100, "3d": 100}[window]
+	return map[string]int{"1h": 80, "6h": 240, "1d": 100, "3d": 100}[window]
 }
 
 // The names of recordings without the end.
