@@ -35,6 +35,7 @@ type object struct {
 type cluster struct {
 	kube  kubernetes.Interface
 	watch *ondemand.Watch
+	calls chan struct{} // has a value for each call that runs
 }
 
 // A fleet reconciles the ConfigMaps of clusters, which are added and removed while it runs.
@@ -71,12 +72,13 @@ func (f *fleet) Run(ctx context.Context) error {
 
 func (f *fleet) add(ctx context.Context, name string, config *rest.Config) error {
 	config = rest.CopyConfig(config)
+	config.QPS = -1                           // the API server limits its clients itself
 	config.Wrap(informer.EndSilentWatches(0)) // a dead connection ends, and so does Close
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
 	}
-	c := &cluster{kube: kube}
+	c := &cluster{kube: kube, calls: make(chan struct{}, 2)}
 	if c.watch, err = f.informers.Open(c); err != nil {
 		return err
 	}
@@ -122,6 +124,12 @@ func (f *fleet) reconcile(ctx context.Context, key object) (reconcile.Result, er
 	}
 	if err != nil {
 		return reconcile.Result{}, err
+	}
+	select {
+	case c.calls <- struct{}{}:
+		defer func() { <-c.calls }()
+	default: // a cluster that does not respond must not hold all workers
+		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	return reconcile.Result{}, f.work(ctx, c.kube, cm)
 }

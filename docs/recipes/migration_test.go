@@ -66,6 +66,9 @@ func (m *migration) reconcile(ctx context.Context, record *corev1.ConfigMap) (re
 		return reconcile.Result{}, err
 	}
 	for _, w := range page.Items {
+		if w.Spec.Host == "" {
+			continue // a list that begins again must get further than the one before, whose token was too old
+		}
 		if err := m.migrate(ctx, m.widgets.Namespace(w.Namespace), w.Name); err != nil {
 			return reconcile.Result{}, err
 		}

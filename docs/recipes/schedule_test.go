@@ -44,6 +44,9 @@ func (s *schedule) reconcile(ctx context.Context, w *Widget) (reconcile.Result, 
 	if w.Status.LastRun != nil {
 		last = w.Status.LastRun.Time
 	}
+	if last.After(due.Add(every)) { // the clock of an earlier leader was wrong: else nothing runs until that time
+		last = w.CreationTimestamp.Time
+	}
 	if due.After(last) {
 		if _, err := s.apply(ctx, newJob(w, due)); err != nil {
 			return reconcile.Result{}, err
@@ -100,6 +103,12 @@ func TestSchedule(t *testing.T) {
 		day()
 		if len(runs) != 25 { // one is for those that were missed
 			t.Errorf("a day after an outage had the runs %v, want 25", runs)
+		}
+		runs = nil
+		w.Status.LastRun = &metav1.Time{Time: time.Now().AddDate(1, 0, 0)} // of a leader with a wrong clock
+		day()
+		if len(runs) != 25 { // the Job of the first one exists
+			t.Errorf("a day after a wrong clock had the runs %v, want 25", runs)
 		}
 	})
 }

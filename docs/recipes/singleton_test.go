@@ -20,7 +20,15 @@ func (run singleton) addTo(op *operator.Operator, config *rest.Config, namespace
 		return err
 	}
 	elector := &leader.Elector{Leases: leases, Namespace: namespace, Name: name, Metrics: op.Metrics}
-	op.Group.Add(name, func(ctx context.Context) error { return elector.Run(ctx, run) })
+	op.Group.Add(name, func(ctx context.Context) error {
+		return elector.Run(ctx, func(ctx context.Context) error {
+			err := run(ctx)
+			if err == nil {
+				<-ctx.Done() // keep the Lease: nobody else takes it, and without a holder an alert fires
+			}
+			return err
+		})
+	})
 	op.Group.AddLive(name, func() error { return elector.Check(nil) })
 	return nil
 }

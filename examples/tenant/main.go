@@ -8,6 +8,7 @@ import (
 	"os"
 
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/controllerkit/controllerkit/examples/tenant/controller"
@@ -42,7 +43,9 @@ func run(ctx context.Context, o options) (exitCode int, err error) {
 	var group *shard.Group
 	electIn := o.leaseNamespace
 	if o.shards > 0 {
-		leases, err := coordinationv1client.NewForConfig(config)
+		unlimited := rest.CopyConfig(config)
+		unlimited.QPS = -1 // a renewal must not wait behind client-go's 5 requests a second
+		leases, err := coordinationv1client.NewForConfig(unlimited)
 		if err != nil {
 			return 0, err
 		}

@@ -128,6 +128,8 @@ func (w *way) apply(version, name, host string) {
 
 // addMigration is that of the page.
 func addMigration(ctx context.Context, op *operator.Operator, config *rest.Config, namespace string) error {
+	config = rest.CopyConfig(config)
+	config.QPS = -1 // Migrator.Rate is the limit, not client-go's 5 a second
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return err

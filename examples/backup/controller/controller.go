@@ -82,15 +82,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, b *v1.Backup) (reconcile.Res
 // start creates the Job that is due, if there is one. It returns the time until the next one.
 func (r *Reconciler) start(ctx context.Context, b *v1.Backup, runs []run) (untilNext time.Duration, err error) {
 	// The status knows the newest Job also after somebody has deleted it, and the Jobs also if the
-	// process ended before it wrote the status.
+	// process ended before it wrote the status. A time that is more than an interval ahead is of a clock
+	// that was wrong, and with it no Job would be due for as long.
 	var last time.Time
-	if b.Status.LastTime != nil {
-		last = b.Status.LastTime.Time
-	}
-	if len(runs) > 0 && runs[0].due.After(last) {
-		last = runs[0].due
-	}
 	now := r.Now()
+	limit := now.Add(b.Spec.Interval.Duration)
+	if t := b.Status.LastTime; t != nil && !t.After(limit) {
+		last = t.Time
+	}
+	for _, run := range runs {
+		if run.due.After(last) && !run.due.After(limit) {
+			last = run.due
+		}
+	}
 	due, ok, next := schedule(b, last, now)
 	if ok {
 		// If the cache does not have the Job of an earlier process yet, Apply finds it.

@@ -185,6 +185,19 @@ func TestReconcileFailures(t *testing.T) {
 	}
 }
 
+// TestWrongClock: a time far ahead, in the status or on a Job, keeps no Job from its time.
+func TestWrongClock(t *testing.T) {
+	b := owned()
+	b.Status.LastTime = &metav1.Time{Time: begin.AddDate(1, 0, 0)}
+	f := newFixture(ended(b, 24, ""))
+	if _, err := f.Reconcile(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if due := begin.Truncate(time.Hour); len(f.applied) != 1 || f.applied[0] != hour(b, 0) || !b.Status.LastTime.Time.Equal(due) {
+		t.Errorf("the Jobs %v were applied, and the last time is %v; want the Job of %v", f.applied, b.Status.LastTime, due)
+	}
+}
+
 // TestCleanupOfACreationWithoutResponse: the service works on after the backup is deleted.
 func TestCleanupOfACreationWithoutResponse(t *testing.T) {
 	for _, tt := range []struct {

@@ -19,7 +19,7 @@ type Limit struct {
 	changed chan struct{} // is closed at the next change of most or running; nil if no call waits
 }
 
-// Set changes the limit. Calls above a lower limit finish.
+// Set changes the limit. Calls above a lower limit finish, and no new ones begin.
 func (l *Limit) Set(most int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,6 +49,13 @@ func (l *Limit) acquire(ctx context.Context) bool {
 	}
 }
 
+// exceeded reports whether more places are taken than the limit allows.
+func (l *Limit) exceeded() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.running > l.most
+}
+
 // release frees a place.
 func (l *Limit) release() {
 	l.mu.Lock()
@@ -75,18 +82,23 @@ type limited struct {
 // A method with another signature would not be used, and the limit would have no effect.
 var _ controllerkit.ContextGetter[types.NamespacedName] = limited{}
 
-// GetContext waits for a key, and then for a free place.
+// GetContext waits for a free place, and then for a key: one that it took first would count as running while
+// it waits, and later keys would overtake it.
 func (q limited) GetContext(ctx context.Context) (key types.NamespacedName, priority int, ok bool) {
-	key, priority, ok = q.Queue.GetContext(ctx)
-	if !ok {
-		return key, priority, false
-	}
-	if !q.limit.acquire(ctx) {
+	for q.limit.acquire(ctx) {
+		key, priority, ok = q.Queue.GetContext(ctx)
+		if ok && !q.limit.exceeded() {
+			return key, priority, true
+		}
+		q.limit.release()
+		if !ok {
+			break
+		}
+		// The limit became lower while this worker waited for a key.
 		q.AddWith(controllerkit.AddOptions{Priority: priority}, key)
 		q.Queue.Done(key)
-		return key, 0, false
 	}
-	return key, priority, true
+	return types.NamespacedName{}, 0, false
 }
 
 // Done ends the key and frees its place.

@@ -46,6 +46,9 @@ func TestLimit(t *testing.T) {
 			}
 		}
 		want(1)
+		if n := queue.Len(); n != keys-1 {
+			t.Errorf("%d keys are in the queue, want the %d that do not run", n, keys-1)
+		}
 		for n := range 3 { // each call takes a part of the timeout, all calls together more than that
 			time.Sleep(5 * time.Second)
 			proceed <- struct{}{}
@@ -75,6 +78,50 @@ func TestLimit(t *testing.T) {
 		ctx, cancel = context.WithCancel(t.Context())
 		go func() { ended <- c.Run(ctx) }()
 		want(keys)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+	})
+}
+
+// TestLimitLowered: workers that wait for a key have a place each. With a lower limit they give it
+// back, and no key is lost.
+func TestLimitLowered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := &controller.Limit{}
+		limit.Set(8)
+		queue := controller.Limited(limit)
+		begun, proceed := make(chan string, 100), make(chan struct{})
+		c := &reconcile.Controller[types.NamespacedName]{
+			Name: "limited", Queue: queue, Workers: 8,
+			Reconcile: func(_ context.Context, key types.NamespacedName) (reconcile.Result, error) {
+				begun <- key.Name
+				<-proceed
+				return reconcile.Result{}, nil
+			},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		synctest.Wait()
+		limit.Set(1)
+		const keys = 20
+		names := map[string]bool{}
+		for n := range keys {
+			queue.Add(types.NamespacedName{Name: strconv.Itoa(n)})
+		}
+		for n := range keys {
+			if synctest.Wait(); len(begun) != 1 {
+				t.Fatalf("after %d calls %d run, want 1", n, len(begun))
+			}
+			names[<-begun] = true
+			proceed <- struct{}{}
+		}
+		synctest.Wait()
+		if len(names) != keys || queue.Len() != 0 || len(begun) != 0 {
+			t.Errorf("%d of %d keys have run, %d are in the queue", len(names), keys, queue.Len())
+		}
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("Run() = %v", err)

@@ -15,7 +15,8 @@ import (
 )
 
 // Service has the methods of a provider that the controller calls. Both calls are
-// idempotent: owner is the key of a record.
+// idempotent: owner is the key of a record. A call must have no effect after it has returned, also
+// with an error: for a provider whose requests can take effect later, use package external.
 type Service interface {
 	// Put makes the record of owner point to host.
 	Put(ctx context.Context, owner, host string) error
