@@ -3,8 +3,10 @@ package recipes_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	informersv1 "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -186,4 +189,47 @@ func TestServerClusters(t *testing.T) {
 		t.Errorf("after the removal of cluster two there was a call for %s", got.name)
 	}
 	stop()
+}
+
+// TestClusterThatHangs: while the calls to a cluster get no response, those to another one go on.
+func TestClusterThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const objects = 100
+		hangs, responds := fake.NewClientset(), fake.NewClientset()
+		done := make(chan string, objects)
+		f := newFleet(func(ctx context.Context, kube kubernetes.Interface, cm *corev1.ConfigMap) error {
+			if kube == hangs {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			done <- cm.Name
+			return nil
+		})
+		stop := run(t, t.Context(), f.Run, func() {})
+		for name, kube := range map[string]*fake.Clientset{"hangs": hangs, "responds": responds} {
+			for i := range objects {
+				cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(i)}}
+				if err := kube.Tracker().Add(cm); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := &cluster{kube: kube, calls: make(chan struct{}, 2)}
+			var err error
+			if c.watch, err = f.informers.Open(c); err != nil {
+				t.Fatal(err)
+			}
+			f.clusters[name] = c
+		}
+		synctest.Wait()
+		for name := range f.clusters {
+			for i := range objects {
+				f.loop.Queue.Add(object{name, types.NamespacedName{Namespace: "default", Name: fmt.Sprint(i)}})
+			}
+		}
+		time.Sleep(f.loop.Timeout - time.Second)
+		if len(done) != objects {
+			t.Errorf("%d of %d objects of the other cluster were reconciled", len(done), objects)
+		}
+		stop()
+	})
 }
