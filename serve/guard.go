@@ -52,7 +52,9 @@ type Guard struct {
 	// nil means the audience of the API server.
 	Audiences []string
 
-	// Timeout bounds both reviews of a request together. 0 means 10s.
+	// Timeout bounds both reviews of a request together. Make it shorter than the timeout of
+	// the scraper, whose default is 10s: in an outage, an allowed request waits for it once a
+	// minute. 0 means 5s.
 	Timeout time.Duration
 
 	// PlainHTTP accepts tokens from other hosts without TLS, e.g. from a proxy that ends
@@ -107,7 +109,7 @@ func (g *Guard) init() error {
 		case kube.IsNil(g.Access):
 			g.err = errors.New("serve: Guard.Access is nil: set it to the client of SubjectAccessReviews")
 		case g.Timeout < 0:
-			g.err = fmt.Errorf("serve: Guard.Timeout is %v: set it to more than 0, or 0 for 10s", g.Timeout)
+			g.err = fmt.Errorf("serve: Guard.Timeout is %v: set it to more than 0, or 0 for 5s", g.Timeout)
 		case slices.Contains(g.Audiences, ""):
 			g.err = errors.New("serve: Guard.Audiences has an empty audience: remove it")
 		}
@@ -140,7 +142,7 @@ func (g *Guard) review(ctx context.Context, verb, token, url string) int {
 	logger := klog.FromContext(ctx)
 	// Other requests wait for the result, so it does not end with the client of this one.
 	// client-go logs bodies at level 8, so it gets a logger that drops all lines.
-	ctx, cancel := context.WithTimeout(klog.NewContext(context.WithoutCancel(ctx), klog.Logger{}), cmp.Or(g.Timeout, 10*time.Second))
+	ctx, cancel := context.WithTimeout(klog.NewContext(context.WithoutCancel(ctx), klog.Logger{}), cmp.Or(g.Timeout, 5*time.Second))
 	defer cancel()
 	code, user, err := g.ask(ctx, verb, token, url)
 	switch {
