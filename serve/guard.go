@@ -52,7 +52,9 @@ type Guard struct {
 	// nil means the audience of the API server.
 	Audiences []string
 
-	// Timeout bounds both reviews of a request together. 0 means 10s.
+	// Timeout bounds both reviews of a request together. Make it shorter than the timeout of
+	// the scraper, whose default is 10s: in an outage, an allowed request waits for it once a
+	// minute. 0 means 5s.
 	Timeout time.Duration
 
 	// PlainHTTP accepts tokens from other hosts without TLS, e.g. from a proxy that ends
@@ -64,6 +66,7 @@ type Guard struct {
 	decisions *decisions.Cache
 	lines     flowcontrol.PassiveRateLimiter // of log lines about failures
 	missing   flowcontrol.PassiveRateLimiter // of log lines about missing rights
+	invalid   flowcontrol.PassiveRateLimiter // of log lines about rejected tokens
 }
 
 // Handler returns a handler that calls next for allowed requests only. Other requests get a
@@ -100,14 +103,14 @@ func (g *Guard) init() error {
 	}
 	g.once.Do(func() {
 		g.decisions, g.lines = decisions.New(), flowcontrol.NewTokenBucketPassiveRateLimiter(0.1, 1)
-		g.missing = flowcontrol.NewTokenBucketPassiveRateLimiter(1./600, 1)
+		g.missing, g.invalid = flowcontrol.NewTokenBucketPassiveRateLimiter(1./600, 1), flowcontrol.NewTokenBucketPassiveRateLimiter(1./600, 1)
 		switch {
 		case kube.IsNil(g.Tokens):
 			g.err = errors.New("serve: Guard.Tokens is nil: set it to the client of TokenReviews")
 		case kube.IsNil(g.Access):
 			g.err = errors.New("serve: Guard.Access is nil: set it to the client of SubjectAccessReviews")
 		case g.Timeout < 0:
-			g.err = fmt.Errorf("serve: Guard.Timeout is %v: set it to more than 0, or 0 for 10s", g.Timeout)
+			g.err = fmt.Errorf("serve: Guard.Timeout is %v: set it to more than 0, or 0 for 5s", g.Timeout)
 		case slices.Contains(g.Audiences, ""):
 			g.err = errors.New("serve: Guard.Audiences has an empty audience: remove it")
 		}
@@ -140,35 +143,45 @@ func (g *Guard) review(ctx context.Context, verb, token, url string) int {
 	logger := klog.FromContext(ctx)
 	// Other requests wait for the result, so it does not end with the client of this one.
 	// client-go logs bodies at level 8, so it gets a logger that drops all lines.
-	ctx, cancel := context.WithTimeout(klog.NewContext(context.WithoutCancel(ctx), klog.Logger{}), cmp.Or(g.Timeout, 10*time.Second))
+	ctx, cancel := context.WithTimeout(klog.NewContext(context.WithoutCancel(ctx), klog.Logger{}), cmp.Or(g.Timeout, 5*time.Second))
 	defer cancel()
-	code, user, err := g.ask(ctx, verb, token, url)
+	code, user, reason, err := g.ask(ctx, verb, token, url)
+	repeats := func(text string) bool { return strings.Contains(text, token[:min(len(token), 16)]) } // the rest may be cut
+	if repeats(reason) {
+		reason = "omitted, because it repeats the token"
+	}
+	line := []any{"code", code, "reason", kube.Printable(reason, maxText), "user", kube.Printable(user, maxText), "verb", verb, "path", kube.Printable(url, maxText)}
 	switch {
 	case err != nil && g.lines.TryAccept():
-		if strings.Contains(err.Error(), token[:min(len(token), 16)]) { // the rest may be cut
+		if repeats(err.Error()) {
 			err = errors.New("serve: the text of the error is omitted, because it repeats the token")
 		}
 		logger.Error(kube.PrintableError(err, maxText), "Cannot review a request")
 	case err == nil && code == http.StatusForbidden && g.missing.TryAccept():
-		logger.Info("Rejected a request, because its user lacks the right: bind a ClusterRole with this nonResourceURL", "user", kube.Printable(user, maxText), "verb", verb, "path", kube.Printable(url, maxText))
+		logger.Info("Rejected a request, because its user lacks the right: bind a ClusterRole with this nonResourceURL", line...)
+	case err == nil && code == http.StatusUnauthorized && g.invalid.TryAccept():
+		logger.Info("Rejected a request, because its token is not valid: see the reason, and the token and audience of the client", line...)
 	case err == nil && code != http.StatusOK:
-		logger.V(2).Info("Rejected a request", "code", code, "user", kube.Printable(user, maxText), "verb", verb, "path", kube.Printable(url, maxText))
+		logger.V(2).Info("Rejected a request", line...)
 	}
 	return code
 }
 
-func (g *Guard) ask(ctx context.Context, verb, token, url string) (code int, user string, err error) {
+// ask returns what the API server decides. reason is that of a rejection.
+func (g *Guard) ask(ctx context.Context, verb, token, url string) (code int, user, reason string, err error) {
 	who, err := g.Tokens.Create(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: g.Audiences},
 	}, metav1.CreateOptions{})
 	if err != nil || who == nil {
-		return http.StatusServiceUnavailable, "", failed("TokenReview", err)
+		return http.StatusServiceUnavailable, "", "", failed("TokenReview", err)
 	}
 	info := who.Status.User
+	if !who.Status.Authenticated || info.Username == "" {
+		return http.StatusUnauthorized, "", cmp.Or(who.Status.Error, "the API server does not know the token"), nil
+	}
 	// A server that does not know audiences returns none.
-	intended := len(g.Audiences) == 0 || slices.ContainsFunc(who.Status.Audiences, func(a string) bool { return slices.Contains(g.Audiences, a) })
-	if !who.Status.Authenticated || info.Username == "" || !intended {
-		return http.StatusUnauthorized, "", nil
+	if len(g.Audiences) > 0 && !slices.ContainsFunc(who.Status.Audiences, func(a string) bool { return slices.Contains(g.Audiences, a) }) {
+		return http.StatusUnauthorized, "", fmt.Sprintf("the token is for the audiences %q, and Guard.Audiences are %q", who.Status.Audiences, g.Audiences), nil
 	}
 	extra := make(map[string]authorizationv1.ExtraValue, len(info.Extra))
 	for k, v := range info.Extra {
@@ -181,12 +194,12 @@ func (g *Guard) ask(ctx context.Context, verb, token, url string) (code int, use
 		},
 	}, metav1.CreateOptions{})
 	if err != nil || access == nil {
-		return http.StatusServiceUnavailable, info.Username, failed("SubjectAccessReview", err)
+		return http.StatusServiceUnavailable, info.Username, "", failed("SubjectAccessReview", err)
 	}
 	if !access.Status.Allowed || access.Status.Denied {
-		return http.StatusForbidden, info.Username, nil
+		return http.StatusForbidden, info.Username, cmp.Or(access.Status.EvaluationError, access.Status.Reason), nil
 	}
-	return http.StatusOK, info.Username, nil
+	return http.StatusOK, info.Username, "", nil
 }
 
 func failed(review string, err error) error {

@@ -255,7 +255,7 @@ func TestNoResponse(t *testing.T) {
 }
 
 // TestOutage: while the API server does not respond, a request that it allowed stays allowed
-// for 10 minutes, with a review a minute, and no other request is. After that, and when the
+// for 10 minutes, with a review a minute that takes half of a scraper's timeout, and no other request is. After that, and when the
 // API server is back, only its word counts. It proves SV1.
 func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -282,10 +282,13 @@ func TestOutage(t *testing.T) {
 			if time.Since(start) > 0 {
 				slow++
 			}
+			if took := time.Since(start); took > 5*time.Second {
+				t.Fatalf("a response took %v, so that the scraper, whose timeout is 10s, may have left", took)
+			}
 			time.Sleep(5 * time.Second)
 		}
 		if slow < 7 || slow > 10 {
-			t.Errorf("%d requests waited for a review, want one each minute and the 10s that it takes", slow)
+			t.Errorf("%d requests waited for a review, want one each minute and the 5s that it takes", slow)
 		}
 		for _, path := range []string{"/debug", "/metrics/other"} {
 			if got := get(t, h, "good-1", path, anAddr); got != 503 {
@@ -430,10 +433,15 @@ func TestPanic(t *testing.T) {
 func TestSecrecy(t *testing.T) {
 	const secret = "a-secret-token"
 	broken := true
+	denied := "" // the kind of the review that is rejected with the token as the reason
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.Header().Set("Content-Type", "application/json")
 		switch {
+		case denied == "TokenReview":
+			_, _ = io.WriteString(w, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"error":"`+secret+`"}}`)
+		case denied != "" && !strings.HasSuffix(r.URL.Path, "/tokenreviews"):
+			_, _ = io.WriteString(w, `{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"reason":"`+secret+`"}}`)
 		case broken:
 			w.WriteHeader(http.StatusBadRequest)
 			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":%q,"code":400}`, body)
@@ -470,6 +478,16 @@ func TestSecrecy(t *testing.T) {
 		}
 		if strings.Contains(w.Body.String(), secret) {
 			t.Errorf("the response has the token: %s", w.Body)
+		}
+	}
+	for _, denied = range []string{"TokenReview", "SubjectAccessReview"} {
+		if got := send(logs.Context(t.Context()), guard.Handler(nil), secret, "/"+denied, anAddr).Code; got != 401 && got != 403 {
+			t.Fatalf("the code is %d after a rejected %s", got, denied)
+		}
+	}
+	for _, line := range logs.All() {
+		if strings.HasPrefix(line.Message, "Rejected a request") && !strings.Contains(fmt.Sprint(line.Values["reason"]), "repeats the token") {
+			t.Errorf("the reason of a rejection is logged as %v", line.Values)
 		}
 	}
 	lines := logs.Find("Cannot review a request")
@@ -535,6 +553,84 @@ func texts(v reflect.Value, seen map[uintptr]bool, f func(string), except ...str
 		for i := range v.Len() {
 			texts(v.Index(i), seen, f)
 		}
+	}
+}
+
+// TestReasons: the first rejection of a token, and the first of a user, are one line of log each with the API server's
+// reason, because the scraper sees only the code. Bad tokens do not use up the line about rights. Later ones are
+// lines of level 2, also with the reason.
+func TestReasons(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		audiences []string
+		status    func(*authenticationv1.TokenReviewStatus)
+		access    authorizationv1.SubjectAccessReviewStatus
+		want      int
+		message   string
+		reason    string
+	}{
+		{
+			name: "another audience", audiences: []string{"metrics"}, want: 401, message: "its token is not valid",
+			status: func(s *authenticationv1.TokenReviewStatus) {
+				*s = authenticationv1.TokenReviewStatus{Error: `[invalid bearer token, token audiences ["https://kubernetes.default.svc"] is invalid for the target audiences ["metrics"]]`}
+			},
+			reason: `invalid for the target audiences ["metrics"]`,
+		},
+		{
+			name: "a server without audiences", audiences: []string{"metrics"}, want: 401, message: "its token is not valid",
+			status: func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil },
+			reason: `the token is for the audiences [], and Guard.Audiences are ["metrics"]`,
+		},
+		{
+			name: "a role that does not exist", want: 403, message: "its user lacks the right",
+			access: authorizationv1.SubjectAccessReviewStatus{Reason: `RBAC: clusterrole.rbac.authorization.k8s.io "scraper" not found`},
+			reason: `"scraper" not found`,
+		},
+		{
+			name: "a failure of the authorizer", want: 403, message: "its user lacks the right",
+			access: authorizationv1.SubjectAccessReviewStatus{Reason: "no opinion", EvaluationError: "webhook failed\n" + strings.Repeat("x", 9000)},
+			reason: "webhook failed",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			api := &reviewer{}
+			logs := testlog.New()
+			guard := api.guard()
+			guard.Audiences = tc.audiences
+			guard.Access = create[*authorizationv1.SubjectAccessReview](func(_ context.Context, r *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {
+				r.Status = tc.access
+				return r, nil
+			})
+			h := guard.Handler(nil)
+			if tc.want == 403 {
+				send(logs.Context(t.Context()), h, "bad", "/metrics", anAddr)
+			}
+			api.status = tc.status
+			for _, path := range []string{"/metrics", "/other"} {
+				if got := send(logs.Context(t.Context()), h, "good-1", path, anAddr).Code; got != tc.want {
+					t.Fatalf("the code is %d, want %d", got, tc.want)
+				}
+			}
+			var first []testlog.Line
+			for _, line := range logs.All() {
+				if strings.Contains(line.Message, tc.message) {
+					first = append(first, line)
+				}
+			}
+			if len(first) != 1 || first[0].Level != 0 || first[0].Values["path"] != "/metrics" {
+				t.Errorf("%d lines have %q, want one of level 0: %+v", len(first), tc.message, first)
+			}
+			lines := logs.All()
+			last := lines[len(lines)-1]
+			if last.Level != 2 || last.Values["path"] != "/other" {
+				t.Errorf("the second rejection is logged as %+v, want a line of level 2", last)
+			}
+			for _, line := range append(first, last) {
+				if reason := fmt.Sprint(line.Values["reason"]); !strings.Contains(reason, tc.reason) || len(reason) > 2000 || strings.Contains(reason, "\n") {
+					t.Errorf("the line %q has the reason %q, want %q", line.Message, reason, tc.reason)
+				}
+			}
+		})
 	}
 }
 

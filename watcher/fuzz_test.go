@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -287,7 +288,7 @@ func consume(t *testing.T, input []byte) {
 			retried = ev.Type == watcher.Retrying
 			switch ev.Type {
 			case watcher.Retrying:
-				if errors.Is(ev.Err, watcher.ErrRestored) {
+				if errors.Is(ev.Err, watcher.ErrRestored) || apierrors.HasStatusCause(ev.Err, metav1.CauseTypeResourceVersionTooLarge) {
 					position = -1
 				}
 				if rv, err := strconv.Atoi(ev.ResourceVersion); (err != nil) != (position == -1) || err == nil && rv != position {

@@ -107,12 +107,11 @@ func isInvalid(err error) bool {
 func (l *loop[T]) classify(err error) time.Duration {
 	pause := l.backoff()
 	switch {
-	case apierrors.IsGone(err), apierrors.IsResourceExpired(err),
-		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge),
-		errors.Is(err, ErrStalled):
+	case apierrors.IsGone(err), apierrors.IsResourceExpired(err), errors.Is(err, ErrStalled):
 		l.mustList = true
-	case errors.Is(err, ErrRestored):
-		// A version from before the restore must not be resumed from: the server can pass it.
+	case errors.Is(err, ErrRestored), apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
+		// A version from before a restore must not be resumed from: the server can pass it. One
+		// that the server does not have yet can be such a version.
 		l.mustList, l.rv = true, ""
 	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
 		// The resource is not served. Once it is served again, its objects are different.

@@ -373,10 +373,13 @@ func (h hangingList) List(ctx context.Context, _ metav1.ListOptions) ([]*corev1.
 
 // A consumer that saves its version after each event, and starts again before the next list, is
 // told that objects can have been deleted meanwhile. It is not after a restore, whose versions are
-// others.
+// others, nor after a watch from a version that the server does not have yet, which is what a restore
+// looks like if the watch fails.
 //
 // Proves W5.
 func TestRetryingKeepsTheVersion(t *testing.T) {
+	tooLarge := status(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, 0)
+	tooLarge.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
 	for _, tc := range []struct {
 		name  string
 		watch func() (watch.Interface, error) // the second one
@@ -389,6 +392,8 @@ func TestRetryingKeepsTheVersion(t *testing.T) {
 		{"silent", func() (watch.Interface, error) { return open(), nil }, "11"},
 		{"cut", func() (watch.Interface, error) { return nil, errors.New("connection refused") }, "11"},
 		{"restored", func() (watch.Interface, error) { return open(), nil }, ""},
+		{"too large", func() (watch.Interface, error) { return nil, tooLarge }, ""},
+		{"too large in the stream", func() (watch.Interface, error) { return closing(errorEvent(tooLarge)), nil }, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -69,7 +69,8 @@ type Event[T controllerkit.Object] struct {
 	Synthetic bool
 
 	// ResourceVersion is the version to resume from after this event. It is "" within a
-	// list, which cannot be resumed, and after ErrRestored; see LastResourceVersion.
+	// list, which cannot be resumed, after ErrRestored, and after the server called the version
+	// too large; see LastResourceVersion.
 	ResourceVersion string
 
 	// Err is the failure of a Retrying event. It wraps the error of the client, for
@@ -148,7 +149,8 @@ type Metrics interface {
 }
 
 // LastResourceVersion returns the version to resume from: the version of the last event
-// whose loop body ran to its end, or "" within a list and between ErrRestored and the list.
+// whose loop body ran to its end, or "" within a list, and between ErrRestored, or the server's
+// error that the version is too large, and the list.
 // If the body leaves the loop, its event is not handled and is delivered again after
 // resuming; to prevent that, use Event.ResourceVersion. Before the first loop, it returns the
 // version at which Events starts. It may be called concurrently.

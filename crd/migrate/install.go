@@ -147,17 +147,27 @@ func (d *definition) install(ctx context.Context, client dynamic.Interface, fiel
 // separator is before or after a YAML document. yaml.Unmarshal reads the first document alone.
 var separator = regexp.MustCompile(`(?m)^(?:---|\.\.\.)(?:[ \t\r]|$)`)
 
+// directives is before a separator, and belongs to the document after it, such as "%YAML 1.1".
+var directives = regexp.MustCompile(`^(?:[ \t\r]*(?:#.*)?\n)*%`)
+
 // parse reads a definition.
 func parse(data []byte) (*definition, error) {
 	if len(data) > maxDefinition {
 		return nil, fmt.Errorf("the definition has %d bytes, and %d are allowed: shorten its descriptions", len(data), maxDefinition)
 	}
 	obj := &unstructured.Unstructured{}
-	for _, document := range separator.Split(string(data), -1) {
+	before := ""
+	documents := separator.Split(string(data), -1)
+	for i, document := range documents {
+		if directives.MatchString(document) && i < len(documents)-1 {
+			before = document + "--- "
+			continue
+		}
 		var content map[string]any
-		if err := yaml.Unmarshal([]byte(document), &content); err != nil {
+		if err := yaml.Unmarshal([]byte(before+document), &content); err != nil {
 			return nil, fmt.Errorf("the definition is not valid YAML: %w", err)
 		}
+		before = ""
 		switch {
 		case content == nil: // comments
 		case obj.Object != nil:

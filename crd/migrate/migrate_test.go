@@ -444,6 +444,9 @@ func TestBadInput(t *testing.T) {
 		"install after an end": {install("m", head+"...\n"+head), "followed by another YAML document: pass one CustomResourceDefinition"},
 		"install two of CRLF":  {install("m", strings.ReplaceAll(head+"---\n"+head, "\n", "\r\n")), "followed by another YAML document: pass one CustomResourceDefinition"},
 		"install a bad second": {install("m", head+"---\n{"), "not valid YAML"},
+		"install two versions": {install("m", "%YAML 1.1\n---\n"+head+"...\n%YAML 1.1\n---\n"+head), "followed by another YAML document: pass one CustomResourceDefinition"},
+		"install YAML 1.2":     {install("m", "%YAML 1.2\n---\n"+head), "not valid YAML"},
+		"install no document":  {install("m", "%YAML 1.1\n"), "not valid YAML"},
 		"install comments":     {install("m", "# a\n---\n# b\n"), `kind "": pass one`},
 		"install no version":   {install("m", head+"metadata: {name: websites.example.com}\nspec: {group: example.com, names: {plural: websites}}"), "serves no version"},
 		"install a large one":  {install("m", strings.Repeat("x", 4<<20)), "has 4194304 bytes"},
@@ -487,6 +490,8 @@ spec:
 	}
 	for _, data := range []string{
 		text, string(data), "---\n" + text + "---\n", "# a comment\n---\n\n--- # another\n" + text + "...\n---\n# the end", strings.ReplaceAll("---\n"+text+"---\n", "\n", "\r\n"),
+		"%YAML 1.1\n---\n" + text, "# a comment\n\n%YAML 1.1\n%TAG !x! tag:example.com,2000:\n--- # another\n" + text + "...\n%YAML 1.1\n---\n# the end",
+		strings.ReplaceAll("%YAML 1.1\n---\n"+text, "\n", "\r\n"),
 	} {
 		client := fake.NewSimpleDynamicClient(runtime.NewScheme())
 		applied := errors.New("applied")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,8 +36,12 @@ func ExampleTracker() {
 	kept := map[types.NamespacedName]computed{}
 	reconcile := reads.Track(&tracker, func(ctx context.Context, key types.NamespacedName) (string, error) {
 		version := "none"
-		if secret, err := secrets.Get(ctx, key.Namespace, "ca"); err == nil {
+		secret, err := secrets.Get(ctx, key.Namespace, "ca")
+		switch {
+		case err == nil:
 			version = secret.ResourceVersion
+		case !apierrors.IsNotFound(err): // unknown, which is not absent
+			return "", err
 		}
 		if kept[key].version != version {
 			kept[key] = computed{version, "expensive with " + version}

@@ -60,7 +60,7 @@ type slot[K comparable] struct {
 type edge struct {
 	ref                              uint64
 	slot                             uint32
-	call                             uint32 // the number of the last call that read it
+	call                             uint32 // the greatest number of a call that read it
 	nextOfSlot, nextOfRef, prevOfRef uint32
 	source                           uint16 // 0 means that the edge is free
 }
@@ -149,7 +149,9 @@ func (g *graph[K]) find(at uint32, ref uint64, index *map[uint64]uint32) uint32 
 // read notes that a call has read ref. index is that of the call for find.
 func (g *graph[K]) read(at, call uint32, ref uint64, source uint16, index *map[uint64]uint32) {
 	if i := g.find(at, ref, index); i != 0 {
-		g.edges.at(i).call = call
+		if e := g.edges.at(i); int32(call-e.call) > 0 { // not if a later call that overlaps has read it, too
+			e.call = call
+		}
 		return
 	}
 	i := g.freeEdge
@@ -170,7 +172,7 @@ func (g *graph[K]) read(at, call uint32, ref uint64, source uint16, index *map[u
 }
 
 // leave notes the end of a call. If replace is set and no other call of the key runs, it removes the edges that
-// the call has not read. It calls gone with each thing that no key has read any more.
+// neither the call nor a later one has read. It calls gone with each thing that no key has read any more.
 func (g *graph[K]) leave(at, call uint32, replace bool, gone func(ref uint64)) {
 	s := g.slots.at(at)
 	s.running--
@@ -179,7 +181,7 @@ func (g *graph[K]) leave(at, call uint32, replace bool, gone func(ref uint64)) {
 		for i := *link; i != 0; {
 			e := g.edges.at(i)
 			next := e.nextOfSlot
-			if e.call == call {
+			if int32(e.call-call) >= 0 { // the numbers can wrap
 				link = &e.nextOfSlot
 			} else {
 				*link = next

@@ -103,7 +103,27 @@ func (r *Reader[T, K]) List(ctx context.Context, namespace string, selector labe
 	if _, selectable := selector.Requirements(); !selectable {
 		return nil, nil
 	}
-	return r.cache.List(namespace, selector)
+	return r.untilRemembered(ctx, func() ([]T, error) { return r.cache.List(namespace, selector) }, func(o *malformed.Object) bool {
+		return (namespace == "" || namespace == o.Namespace) && selector.Matches(labels.Set(o.Labels))
+	})
+}
+
+// untilRemembered returns the result of a read. If it is an error because of objects that do not fit their Go
+// type, it remembers the first one that concerns the read by its name, and reads again: once it fits, its
+// labels and values can be others. The read fails for as long as one does not fit, so one is enough.
+func (r *Reader[T, K]) untilRemembered(ctx context.Context, read func() ([]T, error), concerns func(*malformed.Object) bool) ([]T, error) {
+	objects, err := read()
+	for last := ""; err != nil; objects, err = read() {
+		bad := r.cache.malformed(concerns)
+		if bad == nil || kube.NameOf(bad) == last {
+			break
+		}
+		last = kube.NameOf(bad)
+		if err := r.Remember(ctx, bad.Namespace, bad.Name); err != nil {
+			return nil, err
+		}
+	}
+	return objects, err
 }
 
 var errNilSelector = fmt.Errorf("reads: List: %w", errReject("the selector is nil: use labels.Everything() for all objects"))
@@ -140,7 +160,7 @@ func (r *Reader[T, K]) ByIndex(ctx context.Context, index, value string) ([]T, e
 	if err != nil {
 		return nil, fmt.Errorf("reads: ByIndex: %w", err)
 	}
-	return r.cache.ByIndex(index, value)
+	return r.untilRemembered(ctx, func() ([]T, error) { return r.cache.ByIndex(index, value) }, func(*malformed.Object) bool { return true })
 }
 
 // Close makes each read return err, until Close(nil), for a cache that is not usable at present. Such reads are
@@ -293,6 +313,19 @@ func (c copying[T]) ByIndex(index, value string) ([]T, error) {
 		err = errors.Join(err, fmt.Errorf("reads: the function of the index %q panics for %d objects of %s, among them %q", index, len(lost), c.resource, names))
 	}
 	return objects, errors.Join(failed, err)
+}
+
+// malformed returns the first object, in the order of the keys, that does not fit and concerns a read, or nil.
+func (c copying[T]) malformed(concerns func(*malformed.Object) bool) *malformed.Object {
+	keys := malformed.Keys(c.indexer)
+	slices.Sort(keys)
+	for _, key := range keys {
+		item, _, _ := c.indexer.GetByKey(key) // the error is that of the object
+		if o, ok := item.(*malformed.Object); ok && concerns(o) {
+			return o
+		}
+	}
+	return nil
 }
 
 // copies returns copies of the items that fit, and an error that names others.

@@ -268,6 +268,46 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
+// TestOverlapShared: if two calls of one key that run at once read the same object, it is not forgotten, whichever
+// call reads it last and whichever ends last. Proves RM1.
+func TestOverlapShared(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		readsB, endsB bool // the call that began second reads last, and ends last
+	}{
+		{"the first reads last", false, true},
+		{"the first reads and ends last", false, false},
+		{"the second reads last", true, false},
+		{"the second reads and ends last", true, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var tr tracker
+			r := read(t, &tr, newWorld(), nil)
+			a, b := tr.Begin(t.Context(), key), tr.Begin(t.Context(), key)
+			_, _ = r.Get(a, "a", "other")
+			_, _ = r.Get(b, "a", "shared")
+			_, _ = r.Get(a, "a", "shared")
+			if tc.readsB {
+				_, _ = r.Get(b, "a", "shared")
+			}
+			if tc.endsB {
+				a.End(true)
+				b.End(true)
+			} else {
+				b.End(true)
+				a.End(true)
+			}
+			if keys := r.Keys(object("a", "shared", "", nil)); len(keys) != 1 {
+				t.Errorf("%v has read the object that both calls have read", keys)
+			}
+			call(t, &tr, key, func(context.Context) {})
+			if n := tr.Len(); n != 0 {
+				t.Errorf("%d reads are left after a call that reads nothing", n)
+			}
+		})
+	}
+}
+
 // TestResync: an update of the same version adds nothing, and a deletion that was missed adds the key. Proves RM1.
 func TestResync(t *testing.T) {
 	var tr tracker

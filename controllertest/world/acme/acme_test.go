@@ -154,6 +154,63 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
+// TestValidateAlone: the validation goes on after the client that asked for it was killed, until the server is
+// closed.
+func TestValidateAlone(t *testing.T) {
+	t.Parallel()
+	ca := newServer(t)
+	begun, left, ended := make(chan struct{}, 2), make(chan struct{}), make(chan error, 2)
+	ca.Validate = func(ctx context.Context, c acme.Challenge) error {
+		begun <- struct{}{}
+		if c.Name == "b.example.com" { // until Close
+			<-ctx.Done()
+			ended <- ctx.Err()
+			return ctx.Err()
+		}
+		<-left
+		ended <- ctx.Err()
+		return ctx.Err()
+	}
+	c := newClient(t, ca, ecKey(t))
+	c.register()
+	order := c.want(http.StatusCreated, c.order("a.example.com"))
+	second := c.want(http.StatusCreated, c.order("b.example.com"))
+	ask := func(order result) {
+		auth := order.body["authorizations"].([]any)[0].(string)
+		ctx, kill := context.WithCancel(t.Context())
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, auth+"/http-01", strings.NewReader(c.signed(auth+"/http-01", struct{}{})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "application/jose+json")
+		go func() { <-begun; kill() }()
+		if response, err := c.http.Do(request); err == nil {
+			response.Body.Close()
+			t.Error("the request was not killed")
+		}
+	}
+	ask(order)
+	close(left)
+	if err := <-ended; err != nil {
+		t.Errorf("the context of Validate has the error %v after the client was killed", err)
+	}
+	c.nonce = ""
+	for { // until the server has noted the result
+		got := c.post(order.header.Get("Location"), nil)
+		if got.body["status"] == "ready" {
+			break
+		}
+		if got.body["status"] != "pending" {
+			t.Fatalf("the order is %s", got.text)
+		}
+	}
+	ask(second)
+	ca.Close()
+	if err := <-ended; err == nil {
+		t.Error("Close does not end the context of Validate")
+	}
+}
+
 // TestRefused holds the requests that count for nothing.
 //
 // Proves AC1.

@@ -470,7 +470,7 @@ func (s *Server) answer(req *request) error {
 	if asked {
 		var rejected error
 		if s.Validate != nil {
-			rejected = s.Validate(req.r.Context(), Challenge{Name: a.name, Type: c.Type, Token: c.Token, KeyAuthorization: c.Token + "." + req.by.thumbprint})
+			rejected = s.Validate(s.ctx, Challenge{Name: a.name, Type: c.Type, Token: c.Token, KeyAuthorization: c.Token + "." + req.by.thumbprint})
 		}
 		s.mu.Lock()
 		if c.Status == pending && a.status == pending { // no other request was faster

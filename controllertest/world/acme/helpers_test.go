@@ -127,6 +127,12 @@ type result struct {
 // post sends a signed request. A nil payload is POST-as-GET.
 func (c *client) post(url string, payload any) result {
 	c.t.Helper()
+	return c.send(url, "application/jose+json", c.signed(url, payload))
+}
+
+// signed returns the body of a signed request.
+func (c *client) signed(url string, payload any) string {
+	c.t.Helper()
 	if c.nonce == "" {
 		response, err := c.http.Head(c.urls["newNonce"].(string))
 		if err != nil {
@@ -154,7 +160,7 @@ func (c *client) post(url string, payload any) result {
 	}
 	protected, body := encoding.EncodeToString(c.encode(header)), encoding.EncodeToString(text)
 	signature := c.sign(protected + "." + body)
-	return c.send(url, "application/jose+json", string(c.encode(map[string]string{"protected": protected, "payload": body, "signature": signature})))
+	return string(c.encode(map[string]string{"protected": protected, "payload": body, "signature": signature}))
 }
 
 func (c *client) encode(v any) []byte {

@@ -34,14 +34,17 @@ type Server struct {
 
 	// Validate checks a name after the client has said that it is ready. If it returns an error, the
 	// challenge and its order are invalid. nil means to believe the client. It may be called concurrently. Set it before
-	// the first request.
+	// the first request. ctx is done after Close, but not when the client leaves: an authority validates apart
+	// from the request.
 	Validate func(ctx context.Context, c Challenge) error
 
 	ca     *x509.Certificate
 	key    crypto.Signer
 	base   string
 	server *http.Server
-	done   chan struct{} // closed after Serve
+	done   chan struct{}   // closed after Serve
+	ctx    context.Context //nolint:containedctx // of Validate
+	cancel context.CancelFunc
 
 	mu       sync.Mutex
 	nonces   map[string]bool // that were not used yet
@@ -68,6 +71,7 @@ const Lifetime = 90 * 24 * time.Hour
 // NewServer starts a server. The caller must close it.
 func NewServer() *Server {
 	s := &Server{nonces: map[string]bool{}, done: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.key, s.ca, err = newRoot(); err != nil {
 		panic(err) // no random bytes
@@ -99,6 +103,7 @@ func NewServer() *Server {
 
 // Close stops the server and closes its connections.
 func (s *Server) Close() {
+	s.cancel()
 	_ = s.server.Close()
 	<-s.done
 }
