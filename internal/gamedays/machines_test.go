@@ -132,7 +132,7 @@ func machineRows() []situation {
 			onCall: "nothing", does: "nothing",
 		},
 		{
-			name: "long-standby", notRun: "no complete run yet", title: "A standby sees 5,000 names come and go, and then leads", soak: true, bound: 10 * time.Second,
+			name: "long-standby", title: "A standby sees 5,000 names come and go, and then leads", soak: true, bound: 10 * time.Second,
 			do:     func(d *day) { d.longStandby(5000) },
 			onCall: "nothing", does: "Its memory stays bounded, and so does the take-over.",
 		},
