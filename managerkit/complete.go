@@ -48,7 +48,8 @@ import (
 //
 //   - Name: the name that the builder gives the controller
 //   - Queue: a [queue.Queue] with the rate limiter of options, or with controller-runtime's
-//     default. The keys of each namespace are a group.
+//     default. The keys of each namespace are a group. A Queue of your own needs a Name and a
+//     MetricsProvider: otherwise the controller has no workqueue metrics.
 //   - Metrics: the metrics of [NewMetrics]
 //
 // A TerminalError of controller-runtime has the class terminal. A Result with Requeue runs the
@@ -65,7 +66,9 @@ import (
 // options replaces the builder's WithOptions. Complete returns an error if
 // options has a field that the loop has too: MaxConcurrentReconciles, NewQueue,
 // UsePriorityQueue, ReconciliationTimeout, RecoverPanic or Reconciler. It returns one if the
-// loop is not valid or was given to Complete before. After an error of the builder, make a
+// loop is not valid or was given to Complete before. The fields MaxConcurrentReconciles,
+// GroupKindConcurrency, ReconciliationTimeout, RecoverPanic, UsePriorityQueue and EnableWarmup of
+// the manager's own Controller options have no effect on the loop. After an error of the builder, make a
 // new manager: this one can have a part of the controller.
 //
 // A controller for several clusters has requests that name the cluster, and a source for the
