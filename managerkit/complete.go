@@ -129,6 +129,9 @@ func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crrecon
 		return err
 	}
 	warm := ptr.Deref(options.EnableWarmup, true) && ptr.Deref(options.NeedLeaderElection, true) && !standby.Cold(b)
+	if warm {
+		d.beside = make(chan struct{})
+	}
 	options.MaxConcurrentReconciles = 1 // the worker that runs the loop
 	options.NewQueue = d.newQueue
 	options.EnableWarmup = new(false) // a standby would queue each name that it ever sees
@@ -168,6 +171,7 @@ func (d *dispatch[request]) standby(b *builder.TypedBuilder[request], r crreconc
 	options.SkipNameValidation = new(true)
 	options.LogConstructor = func(*request) logr.Logger { return logger.WithValues("standby", true) }
 	options.NewQueue = func(string, workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
+		defer close(d.beside)
 		return &keeper[request]{standby.Queue{}, newPriorityQueue(queue.Config[request]{}), d.loop.Source("watch")}
 	}
 	_, err := b.WithOptions(options).WithEventFilter(predicate.Funcs{
@@ -205,8 +209,9 @@ type dispatch[request comparable] struct {
 	loop    *reconcile.Controller[request]
 	ctx     context.Context // of the controller's sources: done when the manager stops the controller
 	started chan struct{}   // closed when ctx is set
+	beside  chan struct{}   // closed when the standby's controller has begun, which resets the gauges of the workers; nil without one
 	made    bool            // the queue, which others do not use
-	led     atomic.Bool     // the loop has begun, so its controller gets the events; a late one of the standby can come after its end
+	led     atomic.Bool     // the loop has begun or never will, so its controller gets the events; a late one of the standby can come after its end
 	logger  func(*request) logr.Logger
 
 	generations generations.Names
@@ -234,12 +239,28 @@ func namespaces[request comparable]() func(request) string {
 // run runs the loop until the manager stops the controller.
 func (d *dispatch[request]) run() {
 	<-d.started
-	d.led.Store(true)
+	if d.beside != nil {
+		select {
+		case <-d.beside:
+		case <-d.ctx.Done():
+		}
+	}
+	if !d.led.CompareAndSwap(false, true) {
+		return
+	}
 	if err := d.loop.Run(d.ctx); err != nil {
 		klog.FromContext(d.ctx).Error(kube.PrintableError(err, 4<<10), "The controller ended")
 		fail(d.ctx, err)
 	}
 	if d.made {
+		d.loop.Queue.ShutDown()
+	}
+}
+
+// end empties the queue of a loop that has not begun when its controller ends. The depth would
+// otherwise stay that of the controller's sources.
+func (d *dispatch[request]) end() {
+	if d.made && d.led.CompareAndSwap(false, true) {
 		d.loop.Queue.ShutDown()
 	}
 }
