@@ -21,6 +21,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/managerkit/internal/generations"
 	"github.com/controllerkit/controllerkit/managerkit/internal/hidden"
+	"github.com/controllerkit/controllerkit/managerkit/internal/loops"
 	"github.com/controllerkit/controllerkit/managerkit/internal/requestlog"
 	"github.com/controllerkit/controllerkit/managerkit/internal/results"
 	"github.com/controllerkit/controllerkit/managerkit/internal/standby"
@@ -125,7 +126,7 @@ func Complete[request comparable](b *builder.TypedBuilder[request], r crreconcil
 // complete builds the controller.
 func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crreconcile.TypedReconciler[request], options controller.TypedOptions[request]) error {
 	loop := d.loop
-	if err := valid(loop); err != nil {
+	if err := loops.Valid(loop); err != nil {
 		return err
 	}
 	warm := ptr.Deref(options.EnableWarmup, true) && ptr.Deref(options.NeedLeaderElection, true) && !standby.Cold(b)
@@ -151,7 +152,7 @@ func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crrecon
 	d.logger = requestlog.Constructor(c)
 	err = c.Watch(source.TypedFunc[request](func(ctx context.Context, _ workqueue.TypedRateLimitingInterface[request]) error {
 		if loop.Queue.ShuttingDown() {
-			return errShutDown
+			return loops.ErrShutDown
 		}
 		// The sources of the manager fill the queue before the loop runs.
 		d.ctx = context.WithValue(klog.NewContext(ctx, requestlog.Without(d.logger(nil))), calls.Fed{}, true)
@@ -182,25 +183,6 @@ func (d *dispatch[request]) standby(b *builder.TypedBuilder[request], r crreconc
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}).Build(r)
 	return err
-}
-
-var errShutDown = errors.New("managerkit: the Queue of the loop is shut down: give the loop a new one, or leave it nil")
-
-// valid returns the error that Run would return at once.
-func valid[request comparable](loop *reconcile.Controller[request]) error {
-	name, queued, metrics := loop.Name, loop.Queue, loop.Metrics
-	defer func() { loop.Name, loop.Queue, loop.Metrics = name, queued, metrics }()
-	loop.Metrics = nil
-	if loop.Name == "" {
-		loop.Name = "of the builder"
-	}
-	if !kube.IsNil(queued) && queued.ShuttingDown() {
-		return errShutDown
-	}
-	loop.Queue = queue.New(queue.Config[request]{})
-	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
-	cancel()
-	return loop.Run(ctx)
 }
 
 // A dispatch runs a loop inside a controller of controller-runtime: the only worker of that
