@@ -21,6 +21,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/managerkit/internal/generations"
 	"github.com/controllerkit/controllerkit/managerkit/internal/hidden"
+	"github.com/controllerkit/controllerkit/managerkit/internal/loops"
 	"github.com/controllerkit/controllerkit/managerkit/internal/requestlog"
 	"github.com/controllerkit/controllerkit/managerkit/internal/results"
 	"github.com/controllerkit/controllerkit/managerkit/internal/standby"
@@ -48,7 +49,8 @@ import (
 //
 //   - Name: the name that the builder gives the controller
 //   - Queue: a [queue.Queue] with the rate limiter of options, or with controller-runtime's
-//     default. The keys of each namespace are a group.
+//     default. The keys of each namespace are a group. A Queue of your own needs a Name and a
+//     MetricsProvider: otherwise the controller has no workqueue metrics.
 //   - Metrics: the metrics of [NewMetrics]
 //
 // A TerminalError of controller-runtime has the class terminal. A Result with Requeue runs the
@@ -65,7 +67,9 @@ import (
 // options replaces the builder's WithOptions. Complete returns an error if
 // options has a field that the loop has too: MaxConcurrentReconciles, NewQueue,
 // UsePriorityQueue, ReconciliationTimeout, RecoverPanic or Reconciler. It returns one if the
-// loop is not valid or was given to Complete before. After an error of the builder, make a
+// loop is not valid or was given to Complete before. The fields MaxConcurrentReconciles,
+// GroupKindConcurrency, ReconciliationTimeout, RecoverPanic, UsePriorityQueue and EnableWarmup of
+// the manager's own Controller options have no effect on the loop. After an error of the builder, make a
 // new manager: this one can have a part of the controller.
 //
 // A controller for several clusters has requests that name the cluster, and a source for the
@@ -122,10 +126,13 @@ func Complete[request comparable](b *builder.TypedBuilder[request], r crreconcil
 // complete builds the controller.
 func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crreconcile.TypedReconciler[request], options controller.TypedOptions[request]) error {
 	loop := d.loop
-	if err := valid(loop); err != nil {
+	if err := loops.Valid(loop); err != nil {
 		return err
 	}
 	warm := ptr.Deref(options.EnableWarmup, true) && ptr.Deref(options.NeedLeaderElection, true) && !standby.Cold(b)
+	if warm {
+		d.beside = make(chan struct{})
+	}
 	options.MaxConcurrentReconciles = 1 // the worker that runs the loop
 	options.NewQueue = d.newQueue
 	options.EnableWarmup = new(false) // a standby would queue each name that it ever sees
@@ -145,7 +152,7 @@ func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crrecon
 	d.logger = requestlog.Constructor(c)
 	err = c.Watch(source.TypedFunc[request](func(ctx context.Context, _ workqueue.TypedRateLimitingInterface[request]) error {
 		if loop.Queue.ShuttingDown() {
-			return errShutDown
+			return loops.ErrShutDown
 		}
 		// The sources of the manager fill the queue before the loop runs.
 		d.ctx = context.WithValue(klog.NewContext(ctx, requestlog.Without(d.logger(nil))), calls.Fed{}, true)
@@ -165,6 +172,7 @@ func (d *dispatch[request]) standby(b *builder.TypedBuilder[request], r crreconc
 	options.SkipNameValidation = new(true)
 	options.LogConstructor = func(*request) logr.Logger { return logger.WithValues("standby", true) }
 	options.NewQueue = func(string, workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
+		defer close(d.beside)
 		return &keeper[request]{standby.Queue{}, newPriorityQueue(queue.Config[request]{}), d.loop.Source("watch")}
 	}
 	_, err := b.WithOptions(options).WithEventFilter(predicate.Funcs{
@@ -177,33 +185,15 @@ func (d *dispatch[request]) standby(b *builder.TypedBuilder[request], r crreconc
 	return err
 }
 
-var errShutDown = errors.New("managerkit: the Queue of the loop is shut down: give the loop a new one, or leave it nil")
-
-// valid returns the error that Run would return at once.
-func valid[request comparable](loop *reconcile.Controller[request]) error {
-	name, queued, metrics := loop.Name, loop.Queue, loop.Metrics
-	defer func() { loop.Name, loop.Queue, loop.Metrics = name, queued, metrics }()
-	loop.Metrics = nil
-	if loop.Name == "" {
-		loop.Name = "of the builder"
-	}
-	if !kube.IsNil(queued) && queued.ShuttingDown() {
-		return errShutDown
-	}
-	loop.Queue = queue.New(queue.Config[request]{})
-	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
-	cancel()
-	return loop.Run(ctx)
-}
-
 // A dispatch runs a loop inside a controller of controller-runtime: the only worker of that
 // asks for a key, and gets its first one after the loop has ended.
 type dispatch[request comparable] struct {
 	loop    *reconcile.Controller[request]
 	ctx     context.Context // of the controller's sources: done when the manager stops the controller
 	started chan struct{}   // closed when ctx is set
+	beside  chan struct{}   // closed when the standby's controller has begun, which resets the gauges of the workers; nil without one
 	made    bool            // the queue, which others do not use
-	led     atomic.Bool     // the loop has begun, so its controller gets the events; a late one of the standby can come after its end
+	led     atomic.Bool     // the loop has begun or never will, so its controller gets the events; a late one of the standby can come after its end
 	logger  func(*request) logr.Logger
 
 	generations generations.Names
@@ -231,12 +221,28 @@ func namespaces[request comparable]() func(request) string {
 // run runs the loop until the manager stops the controller.
 func (d *dispatch[request]) run() {
 	<-d.started
-	d.led.Store(true)
+	if d.beside != nil {
+		select {
+		case <-d.beside:
+		case <-d.ctx.Done():
+		}
+	}
+	if !d.led.CompareAndSwap(false, true) {
+		return
+	}
 	if err := d.loop.Run(d.ctx); err != nil {
 		klog.FromContext(d.ctx).Error(kube.PrintableError(err, 4<<10), "The controller ended")
 		fail(d.ctx, err)
 	}
 	if d.made {
+		d.loop.Queue.ShutDown()
+	}
+}
+
+// end empties the queue of a loop that has not begun when its controller ends. The depth would
+// otherwise stay that of the controller's sources.
+func (d *dispatch[request]) end() {
+	if d.made && d.led.CompareAndSwap(false, true) {
 		d.loop.Queue.ShutDown()
 	}
 }

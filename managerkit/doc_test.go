@@ -8,6 +8,7 @@
 //   - wrapped clients and transports, and two managers: beside_server
 //   - the keys of log lines: log_server
 //   - the fields of controller-runtime that are read by reflection: fields
+//   - gauges of queues, workers and elections: gauges
 //   - UpdateStatus and NewElector: status
 //   - Elect and Run: leader, leader_server, loss_server, overlap_server, terms_server
 //   - compact.NewInformer in a manager: compact_server

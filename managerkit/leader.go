@@ -62,8 +62,10 @@ const (
 // drain.
 //
 // Elect sets LeaderElection, LeaderElectionReleaseOnCancel, the durations, the lock and
-// LeaderElectionID, which names the Lease in the metrics, and wraps NewCache and BaseContext. Code
-// that sets one of these two later must call the replaced function, as [Writes.Install] does. Call
+// LeaderElectionID, which names the Lease in leader_election_master_status, and wraps NewCache and
+// BaseContext. Code that sets one of these two later must call the replaced function, as
+// [Writes.Install] does. If Metrics of e is set, that name is namespace/name, as in the metrics of e.
+// Set Metrics before the call of Elect: otherwise the election has two series. Call
 // Elect once for each manager. It returns an error without any change if options or e is nil, or
 // if options configure an election that differs from e. LeaderElectionID and
 // LeaderElectionNamespace may be set if they name the Lease of e, so that replicas of an earlier
@@ -122,6 +124,9 @@ func Elect(options *manager.Options, e *leader.Elector) error {
 	options.LeaderElection = true
 	options.LeaderElectionReleaseOnCancel = true
 	options.LeaderElectionID = e.Name
+	if !kube.IsNil(e.Metrics) { // otherwise one election has two series of leader_election_master_status
+		options.LeaderElectionID = l.Describe()
+	}
 	options.LeaderElectionResourceLockInterface = l
 	options.LeaseDuration = ptr.To(leaseDuration)
 	options.RenewDeadline = ptr.To(renewDeadline)

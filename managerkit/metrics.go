@@ -204,3 +204,11 @@ func (m *Metrics) NewLongestRunningProcessorSecondsMetric(name string) workqueue
 	g.Set(0)
 	return g
 }
+
+// ForgetQueue removes the gauges of a queue that was shut down. Its counters stay.
+func (m *Metrics) ForgetQueue(name string) {
+	m.Metrics.ForgetQueue(name)
+	for _, vec := range []*prometheus.GaugeVec{m.depth, m.unfinished, m.longest} {
+		vec.DeletePartialMatch(queueLabels(name))
+	}
+}

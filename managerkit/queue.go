@@ -30,7 +30,8 @@ import (
 //   - Group: the namespace, for a ctrl.Request
 //   - MetricsProvider: that of [NewMetrics], unless it fails
 //
-// When the manager stops, the workers get no more keys, as with controller-runtime's queue.
+// When the manager stops, the workers get no more keys, as with controller-runtime's queue, and
+// workqueue_depth becomes 0.
 func NewQueue[request comparable](cfg queue.Config[request]) func(controllerName string, limiter workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
 	return func(controllerName string, limiter workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
 		cfg := cfg
@@ -111,12 +112,12 @@ func (q *intake[request]) GetWithPriority() (key request, priority int, shutdown
 	return key, 0, shutdown
 }
 
-// ShutDown has no effect: the context by which controller-runtime comes to call it also
-// stops the loop, at whose end its queue is shut down, unless it can be used again.
-func (q *intake[request]) ShutDown() {}
+// ShutDown has no effect on a loop that has begun: the context by which controller-runtime comes
+// to call it also stops the loop, at whose end its queue is shut down, unless it can be used again.
+func (q *intake[request]) ShutDown() { q.dispatch.end() }
 
 // ShutDownWithDrain is ShutDown.
-func (q *intake[request]) ShutDownWithDrain() {}
+func (q *intake[request]) ShutDownWithDrain() { q.ShutDown() }
 
 // keeper is the queue of a standby's controller: its keys go to the next Run of the loop, and
 // its worker never gets one.

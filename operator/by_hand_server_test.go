@@ -2,9 +2,12 @@ package operator_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +22,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/finalizer"
@@ -74,7 +79,10 @@ func (r *byHand) reconcile(ctx context.Context, key types.NamespacedName) (recon
 		return reconcile.Result{}, err
 	}
 	// The API server can remove an object whose first finalizer comes in the middle of a deletion.
-	if b, err = client.Get(ctx, held.Object().Name, metav1.GetOptions{}); err != nil {
+	if b, err = client.Get(ctx, held.Object().Name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	if b.UID != held.Object().UID || b.DeletionTimestamp != nil {
@@ -217,4 +225,31 @@ func testByHand(t *testing.T, s *shelf) {
 		t.Errorf("requests (-by hand +Kind):\n%s", diff)
 	}
 	t.Log(strings.Join(requests["Kind"], "\n"))
+}
+
+// TestByHandGone: a box that the cache still shows, with the finalizer, and that the API server has
+// removed is no error.
+func TestByHandGone(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		gone := apierrors.NewNotFound(boxVersion.WithResource("boxes").GroupResource(), "a").Status()
+		gone.Kind, gone.APIVersion = "Status", "v1"
+		_ = json.NewEncoder(w).Encode(gone)
+	}))
+	defer server.Close()
+	boxes, err := crd.New[*Box](&rest.Config{Host: server.URL}, boxVersion.WithKind("Box"), "boxes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Box{}
+	b.Namespace, b.Name, b.UID, b.Finalizers = "default", "a", "1", []string{boxFinalizer}
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	if err := indexer.Add(b); err != nil {
+		t.Fatal(err)
+	}
+	r := &byHand{boxes: boxes, cached: boxes.Lister(indexer), cleanup: func(context.Context, finalizer.Held[*Box]) error { return nil }}
+	if got, err := r.reconcile(t.Context(), types.NamespacedName{Namespace: "default", Name: "a"}); err != nil {
+		t.Errorf("reconcile = %v, %v, want no error", got, err)
+	}
 }

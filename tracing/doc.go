@@ -45,7 +45,8 @@
 //   - TR6: If Keys is not set, no span has the name of an object, except a Lease's in the
 //     span of a leader's term.
 //   - TR7: A Controller remembers the events of 65,536 keys, and the latest 4,096 traces.
-//     For other keys and traces, TR2 and TR3 do not hold.
+//     A key without an event for 5m makes room for another one. For other keys and traces,
+//     TR2 and TR3 do not hold.
 //
 // # Caveats
 //

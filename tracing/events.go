@@ -1,6 +1,8 @@
 package tracing
 
 import (
+	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,12 +12,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
 const (
-	maxKeys   = 1 << 16 // whose events are remembered
-	maxTraces = 1 << 12 // whose first time is remembered
-	maxLinks  = 8       // of a call
+	maxKeys   = 1 << 16         // whose events are remembered
+	maxWait   = 5 * time.Minute // after which a key may be forgotten if there are too many
+	sweeps    = time.Minute     // between two searches for such keys
+	maxTraces = 1 << 12         // whose first time is remembered
+	maxLinks  = 8               // of a call
 )
 
 // Events returns a predicate that passes all events, and notes for c which traces they carry
@@ -28,7 +33,8 @@ const (
 // absent. Without Events all calls but retries and requeues begin a trace. If Ratio is below
 // 1, pass the events of all resources of the controller through Events, because Ratio decides
 // about an event in place of its call. If the handler adds its keys to the queue and not to a
-// Source of the loop, Ratio decides about both. Events panics if keys is nil.
+// Source of the loop, Ratio decides about both. Of the events of a key from before this process led,
+// Ratio decides once, and the span has no time in the queue. Events panics if keys is nil.
 func Events[T metav1.Object, K comparable](c *Controller[K], keys func(T) []K) enqueue.Predicate[T] {
 	if keys == nil {
 		panic("tracing: Events: keys is nil: pass the function of the handler")
@@ -98,6 +104,7 @@ type events[K comparable] struct {
 
 	mu     sync.Mutex // guards the fields below
 	keys   map[K]cause
+	swept  time.Time                   // when keys was last searched for old ones
 	traces map[trace.TraceID]time.Time // when each of the latest traces was first seen
 	order  []trace.TraceID             // the keys of traces; once full, a ring
 	oldest int                         // in order, once it is full
@@ -106,6 +113,7 @@ type events[K comparable] struct {
 // cause is the origin of a call.
 type cause struct {
 	since   time.Time           // of the first event; zero if the loop itself runs the key again
+	latest  time.Time           // when it was last noted
 	caused  bool                // by an event, or is a retry of such a call
 	chosen  bool                // Ratio leaves out not all of the events
 	carried []trace.SpanContext // by the events, without repetitions, at most maxLinks
@@ -120,6 +128,13 @@ type origin struct {
 	links  []trace.SpanContext
 }
 
+// before reports whether the first event is older than the term of the call: a standby also notes
+// events, whose keys do not run before it leads.
+func (o origin) before(call context.Context) bool {
+	renewal, ok := call.Value(calls.LastRenewal{}).(time.Time)
+	return ok && o.since.Before(renewal) && !o.since.IsZero()
+}
+
 // add notes a cause of the keys that carries sc, which need not be valid. recent reports that
 // the trace of sc goes on here.
 func (e *events[K]) add(why cause, sc trace.SpanContext, recent bool, keys ...K) {
@@ -131,11 +146,13 @@ func (e *events[K]) add(why cause, sc trace.SpanContext, recent bool, keys ...K)
 	if e.keys == nil {
 		e.keys = map[K]cause{}
 	}
+	now := time.Now()
 	for _, key := range keys {
 		have, ok := e.keys[key]
-		if !ok && len(e.keys) >= maxKeys {
+		if !ok && !e.hasRoomLocked(now) {
 			continue
 		}
+		have.latest = now
 		if have.since.IsZero() {
 			have.since = why.since
 		}
@@ -151,6 +168,17 @@ func (e *events[K]) add(why cause, sc trace.SpanContext, recent bool, keys ...K)
 		e.keys[key] = have
 	}
 	e.size.Store(int64(len(e.keys)))
+}
+
+// hasRoomLocked reports whether one more key can be remembered. If there are too many, it first
+// forgets those without a recent event: a standby notes keys of objects that are deleted before
+// it leads, and they never run.
+func (e *events[K]) hasRoomLocked(now time.Time) bool {
+	if len(e.keys) >= maxKeys && now.Sub(e.swept) >= sweeps {
+		e.swept = now
+		maps.DeleteFunc(e.keys, func(_ K, c cause) bool { return now.Sub(c.latest) >= maxWait })
+	}
+	return len(e.keys) < maxKeys
 }
 
 // see notes that the trace goes on here: later events of its objects continue it.

@@ -118,6 +118,9 @@ func (c *Controller[K]) decided(call context.Context) bool {
 // start begins the span of a call. If chosen is true, Ratio does not leave it out.
 func (c *Controller[K]) start(ctx context.Context, key K, chosen bool) (_ context.Context, end func(result string, err error)) {
 	caused := c.events.take(key, c.window())
+	if caused.before(ctx) { // Ratio decides once about the events of a standby, which can be many
+		caused.since, caused.chosen = time.Time{}, false
+	}
 	options := c.root
 	switch {
 	case caused.parent.IsValid():

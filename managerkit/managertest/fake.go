@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -48,7 +49,7 @@ func Fake(b *fake.ClientBuilder, objects ...client.Object) (c client.WithWatch, 
 			}
 			var options client.PatchOptions
 			options.ApplyOptions(opts)
-			if !identify(obj) || len(options.DryRun) > 0 {
+			if patch.Type() != types.ApplyPatchType || !identify(obj) || len(options.DryRun) > 0 {
 				return nil
 			}
 			return c.Update(ctx, obj)

@@ -6,7 +6,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -106,5 +108,23 @@ func TestFake(t *testing.T) {
 		if config.UID == nil || *config.UID != found.UID || found.Data["k"] != "w" {
 			t.Errorf("the configuration has the uid %v, the object %q and %v", config.UID, found.UID, found.Data)
 		}
+	}
+}
+
+// TestFakeLastFinalizer: a patch that removes the last finalizer of a deleted object without a uid succeeds, and
+// the object is gone. A patch gives no uid.
+func TestFakeLastFinalizer(t *testing.T) {
+	ctx := t.Context()
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "a", Finalizers: []string{"example.com/x"}}}
+	c, live := managertest.Fake(fake.NewClientBuilder().WithObjects(cm))
+	must(t, c.Patch(ctx, cm, client.RawPatch(types.MergePatchType, []byte(`{"data":{"k":"v"}}`))))
+	must(t, c.Delete(ctx, cm))
+	must(t, live.Get(ctx, client.ObjectKeyFromObject(cm), cm))
+	if cm.UID != "" || cm.DeletionTimestamp == nil {
+		t.Errorf("the object has the uid %q and the deletionTimestamp %v", cm.UID, cm.DeletionTimestamp)
+	}
+	must(t, c.Patch(ctx, cm, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+	if err := live.Get(ctx, client.ObjectKeyFromObject(cm), cm); !apierrors.IsNotFound(err) {
+		t.Errorf("after the last finalizer Get = %v, want NotFound", err)
 	}
 }

@@ -15,8 +15,8 @@ import (
 type Line struct{ once sync.Once }
 
 // Check logs the line if the apply was a no-op that ssa.ApplyChanged could not skip, because a
-// transform had removed the managedFields of the cached object: the response has the same version,
-// with managedFields.
+// transform or the informer had removed the managedFields of the cached object: the response has the
+// same version, with managedFields.
 func (l *Line) Check(ctx context.Context, kind string, response metav1.Object) {
 	cached, ok := ctx.Value(calls.Bare{}).(metav1.Object)
 	if !ok || cached.GetUID() != response.GetUID() || cached.GetResourceVersion() != response.GetResourceVersion() || len(response.GetManagedFields()) == 0 {
@@ -24,6 +24,6 @@ func (l *Line) Check(ctx context.Context, kind string, response metav1.Object) {
 	}
 	l.once.Do(func() {
 		klog.FromContext(ctx).Info("Each ApplyChanged sends a request, because the cache removes metadata.managedFields",
-			"kind", kind, "cure", "remove the transform of this kind in Cache.ByObject or DefaultTransform, or call ApplyChanged of an ssa.Memory")
+			"kind", kind, "cure", "remove the transform of this kind in Cache.ByObject or DefaultTransform, or compact.NewInformer in Cache.NewInformer, or call ApplyChanged of an ssa.Memory")
 	})
 }

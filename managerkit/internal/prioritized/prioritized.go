@@ -12,7 +12,7 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// Queue is a queue whose ShutDown ends Get at once. [New] makes one.
+// Queue is a queue whose ShutDown ends Get at once and removes all keys. [New] makes one.
 type Queue[K comparable] struct {
 	*queue.Queue[K]
 	open context.Context // done after ShutDown
@@ -37,10 +37,20 @@ func (q *Queue[K]) GetWithPriority() (key K, priority int, shutdown bool) {
 	return key, priority, !ok
 }
 
-// ShutDown ends Get at once.
+// ShutDown ends Get at once, and removes the keys that no Get returns any more, so that the metric
+// of the depth does not keep them.
 func (q *Queue[K]) ShutDown() {
 	q.shut()
 	q.Queue.ShutDown()
+	q.Clear()
+}
+
+// Done removes the key also if it was added again before ShutDown.
+func (q *Queue[K]) Done(key K) {
+	q.Queue.Done(key)
+	if q.open.Err() != nil {
+		q.Clear()
+	}
 }
 
 // Options has the fields of controller-runtime's priorityqueue.AddOpts, which can be converted to it.

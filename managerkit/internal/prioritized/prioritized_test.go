@@ -33,6 +33,24 @@ func TestShutDown(t *testing.T) {
 	}
 }
 
+// TestShutDownRemovesKeys: after ShutDown the queue has only running keys, also if they were added again.
+func TestShutDownRemovesKeys(t *testing.T) {
+	q := prioritized.New(queue.Config[string]{})
+	q.Add("a")
+	q.Add("b")
+	q.AddAfter("c", time.Hour)
+	key, _ := q.Get()
+	q.Add(key)
+	q.ShutDown()
+	if got := q.Pending(); len(got) != 1 || got[0] != key {
+		t.Errorf("after ShutDown the queue has %q, want the running key %q", got, key)
+	}
+	q.Done(key)
+	if got := q.Pending(); len(got) > 0 {
+		t.Errorf("after Done the queue has %q", got)
+	}
+}
+
 // TestOptions: all fields are used, and no priority is 0.
 func TestOptions(t *testing.T) {
 	got := prioritized.Options{After: time.Second, RateLimited: true, Priority: new(-100)}.Of()
