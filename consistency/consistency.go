@@ -44,7 +44,8 @@ type Config struct {
 	// informer's GetStore or GetIndexer. Add Handler to the informer too, or use
 	// AddInformer, which does both. nil means no store yet. If a store has the method
 	// LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool), ok means
-	// that the namespace has a cache of its own, at that version.
+	// that the namespace has a cache of its own, at that version. If a store has the method
+	// SelectsNothing() bool and it returns true, the store is not too old without a version.
 	Stores map[schema.GroupResource]interface{ LastStoreSyncResourceVersion() string }
 
 	// RecheckInterval is the time between checks of the waiting keys without an event,

@@ -1,10 +1,12 @@
 package consistency_test
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
 // parted is a store whose namespaces have versions of their own.
@@ -32,6 +35,39 @@ func (p *parted) LastStoreSyncResourceVersionOf(namespace string) (string, bool)
 		return "", false
 	}
 	return rv.(string), true
+}
+
+// selecting is a store that reports whether it selects nothing.
+type selecting struct {
+	*version
+	nothing atomic.Bool
+}
+
+func (s *selecting) SelectsNothing() bool { return s.nothing.Load() }
+
+// A store that selects nothing is no reason to read live in the term of a new leader. If it selects an older cache later,
+// that cache is one.
+func TestSelectsNothing(t *testing.T) {
+	ctx := context.WithValue(t.Context(), calls.Since{}, "5")
+	store := &selecting{version: at("")}
+	s := consistency.New(consistency.Config{Stores: stores{pods: store, secrets: at("9")}})
+	check := func(version string, nothing, want bool) {
+		t.Helper()
+		store.set(version)
+		store.nothing.Store(nothing)
+		for range 2 {
+			if got := consistency.LiveRead(s.Begin(ctx, types.NamespacedName{Name: "owner"})); got != want {
+				t.Errorf("at %q, selects nothing %t: LiveRead = %t, want %t", version, nothing, got, want)
+			}
+		}
+	}
+	check("", true, false)
+	check("3", false, true)
+	check("5", false, false)
+	check("", true, false)
+	check("", false, true) // selected, and unknown
+	check("4", false, true)
+	check("5", false, false)
 }
 
 // In a store whose namespaces have versions of their own, a recorded write, deletion or

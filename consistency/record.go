@@ -25,6 +25,10 @@ type namespaceVersion = interface {
 	LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool)
 }
 
+// selecting is the method of a store whose version is unknown while it selects nothing, such as
+// the store of a scope.Informer.
+type selecting = interface{ SelectsNothing() bool }
+
 // part has versions of its own: it is a resource, or a namespace of the resource if the store
 // has a version for each. namespace is "" otherwise.
 type part struct {
@@ -103,13 +107,17 @@ func (c *cached) version() string {
 
 // shows reports whether the store has reached the version. A restore of etcd does not change that.
 // A store whose version becomes unknown has not: it can hold a cache that is older, as a
-// scope.Informer does that selects another namespace.
+// scope.Informer does that selects another namespace. A store that selects nothing holds none, until
+// it selects one.
 func (c *cached) shows(version string) bool {
 	switch read := c.version(); {
 	case reached(read, version):
 		c.shown = version
 	case !reached(read, read):
 		c.shown = ""
+		if s, ok := c.storeVersion.(selecting); ok && s.SelectsNothing() {
+			return true
+		}
 	}
 	return c.shown == version
 }

@@ -114,7 +114,7 @@ func noteBlocked(ctx context.Context, name string, obj metav1.Object, err error)
 			steps = append(steps, step.Name)
 		}
 	} else if m := metricsOf(ctx); m != nil {
-		m.FinalizerObject(name, obj.GetUID(), []string{wholeCleanup}, since(obj.GetDeletionTimestamp().Time), cleanupDelay)
+		blocks(ctx, m, name, obj.GetUID(), []string{wholeCleanup}, since(obj.GetDeletionTimestamp().Time), cleanupDelay)
 	}
 	calls.NoteCleanup(ctx, name, steps, obj.GetDeletionTimestamp().Time)
 }

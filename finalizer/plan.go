@@ -130,6 +130,19 @@ func metricsOf(ctx context.Context) Metrics {
 	return m
 }
 
+// blocks passes the steps that block an object to Metrics, and the term of the call, which the end of its
+// shard closes.
+func blocks(ctx context.Context, m Metrics, name string, uid types.UID, steps []string, age, again time.Duration) {
+	m.FinalizerObject(name, uid, steps, age, again)
+	if m, ok := m.(interface {
+		FinalizerTerm(finalizer string, uid types.UID, term <-chan struct{})
+	}); ok {
+		if term := calls.Term(ctx); term != nil {
+			m.FinalizerTerm(name, uid, term)
+		}
+	}
+}
+
 // The results of a call of a step.
 const (
 	resultDone     = "done"
@@ -218,7 +231,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 		if blocked.Err != nil { // the caller may retry by the class of the error
 			again = max(again, cleanupDelay)
 		}
-		p.Metrics.FinalizerObject(held.name, held.object.GetUID(), steps, age, again)
+		blocks(ctx, p.Metrics, held.name, held.object.GetUID(), steps, age, again)
 	}
 	return blocked
 }

@@ -146,3 +146,44 @@ func (*objectsOf) FinalizerFinished(string, time.Duration)                  {}
 func (o *objectsOf) FinalizerObject(_ string, uid types.UID, steps []string, _, _ time.Duration) {
 	o.blocked = append(o.blocked, fmt.Sprint(uid, " ", steps))
 }
+
+// termsOf notes the calls of FinalizerTerm, too.
+type termsOf struct {
+	objectsOf
+	t    *testing.T
+	term <-chan struct{}
+}
+
+func (o *termsOf) FinalizerTerm(_ string, uid types.UID, term <-chan struct{}) {
+	if term != o.term {
+		o.t.Error("FinalizerTerm got another channel than that of the context's term")
+	}
+	o.blocked = append(o.blocked, fmt.Sprint(uid, " of the term"))
+}
+
+// TestTermOfBlockedObject: Metrics learn in whose term a finalizer blocks an object, from a cleanup and from a Plan.
+func TestTermOfBlockedObject(t *testing.T) {
+	for _, of := range []string{"a cleanup", "a plan"} {
+		t.Run(of, func(t *testing.T) {
+			term, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			got := termsOf{t: t, term: term.Done()}
+			obj := object("uid", true, name)
+			m := &model{live: obj}
+			cleanup := func(context.Context, held) error { return errBoom }
+			step := "cleanup"
+			if of == "a plan" {
+				step = "volume"
+				cleanup = finalizer.Plan[*corev1.ConfigMap]{Client: m, Steps: []finalizer.Step[*corev1.ConfigMap]{
+					{Name: step, Run: func(context.Context, held) (progress, error) { return progress{}, errBoom }},
+				}}.Run
+			}
+			ctx := context.WithValue(t.Context(), calls.Metrics{}, &got)
+			_, _, _ = finalizer.Ensure(ctx, m, obj, name, cleanup) // outside of a term
+			_, _, _ = finalizer.Ensure(context.WithValue(ctx, calls.Validity{}, term), m, obj, name, cleanup)
+			if diff := gocmp.Diff([]string{"uid [" + step + "]", "uid [" + step + "]", "uid of the term"}, got.blocked); diff != "" {
+				t.Errorf("calls (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -179,6 +180,37 @@ func TestServerComplete(t *testing.T) {
 	}
 	if got := receive(t, results, "a retry"); got != "d success [retry] <nil>" {
 		t.Errorf("got %q, want a retry", got)
+	}
+}
+
+// TestServerCompleteBesideHandle: a handler of Handle beside those of the builder costs no object of their first list.
+func TestServerCompleteBesideHandle(t *testing.T) {
+	t.Parallel()
+	namespace := testserver.Namespace(t)
+	createConfigMap(t, namespace, "a")
+	mgr := newManager(t, namespace)
+	called := make(chan string, 100)
+	loop := &reconcile.Controller[ctrl.Request]{Name: "mk-beside"}
+	err := managerkit.Complete(ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}, builder.WithPredicates(named("a"))), crreconcile.Func(func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
+		called <- req.Name
+		return ctrl.Result{}, nil
+	}), loop, controller.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets := informers.NewSharedInformerFactoryWithOptions(kubernetes.NewForConfigOrDie(testserver.Config(t)), 0, informers.WithNamespace(namespace)).Core().V1().Secrets().Informer()
+	if _, err := loop.Handle(secrets, enqueue.Handler(loop.Source("secrets"), func(s *corev1.Secret) []ctrl.Request {
+		return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}}}
+	})); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-ended })
+	go func() { defer close(ended); secrets.RunWithContext(testlog.New().Context(ctx)) }()
+	startManager(t, mgr)
+	if got := receive(t, called, "call"); got != "a" {
+		t.Errorf("the first call is of %q, want a", got)
 	}
 }
 

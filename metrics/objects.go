@@ -32,9 +32,21 @@ type (
 // blocked is an object that steps of a finalizer block.
 type blocked struct {
 	steps []step
-	since time.Time // of the deletion request
-	until time.Time // when the object is forgotten
-	after time.Time // when it is, if a Run ends: no later than until
+	since time.Time       // of the deletion request
+	until time.Time       // when the object is forgotten
+	after time.Time       // when it is, if its Run has ended: no later than until
+	ended bool            // a Run has ended since the last call of FinalizerObject
+	term  <-chan struct{} // of FinalizerTerm; nil if none is known
+}
+
+// over reports whether the Run of the object can have ended.
+func (b *blocked) over() bool {
+	select {
+	case <-b.term:
+		return true
+	default:
+		return b.ended && b.term == nil
+	}
 }
 
 // FinalizerObject sets the steps that block the finalizer of the object, which has been in
@@ -42,8 +54,8 @@ type blocked struct {
 // more. again is the delay until the next call for the object: without one, the object is
 // forgotten after twice that time and ten minutes, but not within two hours. When the Run of the
 // last running controller ends, all objects are forgotten, because another replica may go on. When
-// another Run ends, such as that of a shard, the two hours do not apply to the objects until their
-// next call. At most 10,000 objects are counted in all, and further ones are ignored.
+// another Run ends, the two hours do not apply to the objects until their next call, except those
+// of FinalizerTerm. At most 10,000 objects are counted in all, and further ones are ignored.
 func (m *Metrics) FinalizerObject(finalizer string, uid types.UID, steps []string, age, again time.Duration) {
 	if m == nil {
 		return
@@ -69,14 +81,31 @@ func (m *Metrics) FinalizerObject(finalizer string, uid types.UID, steps []strin
 	o.known[key] = b
 }
 
-// forgetObjects forgets all objects after the last Run, and after another one those without a pass in time: no object
-// shows whose it is, and another replica may go on with those of the Run.
+// FinalizerTerm sets the term of a shard or leader in which the last FinalizerObject of the object was
+// called, so that the end of another shard does not count for it. When term is closed, the two hours do
+// not apply to the object. Package finalizer calls FinalizerTerm.
+func (m *Metrics) FinalizerTerm(finalizer string, uid types.UID, term <-chan struct{}) {
+	if m == nil {
+		return
+	}
+	key := object{value(finalizer), value(string(uid))}
+	o := &m.objects
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if b, ok := o.known[key]; ok {
+		b.term = term
+		o.known[key] = b
+	}
+}
+
+// forgetObjects forgets all objects after the last Run, and after another one those of no known term without a pass in
+// time: they do not show whose they are, and another replica may go on with those of the Run.
 func (m *Metrics) forgetObjects(last bool) {
 	o := &m.objects
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for key, b := range o.known {
-		b.until = b.after
+		b.ended = true
 		o.known[key] = b
 	}
 	if last {
@@ -91,7 +120,7 @@ func (m *Metrics) countObjects(now time.Time) {
 	defer o.mu.Unlock()
 	number, oldest := map[step]int{}, map[step]time.Duration{}
 	for key, b := range o.known {
-		if now.After(b.until) {
+		if now.After(b.until) || b.over() && now.After(b.after) {
 			delete(o.known, key)
 			continue
 		}

@@ -282,6 +282,44 @@ func TestObjectsOfShards(t *testing.T) {
 	}
 }
 
+// TestObjectsOfATerm: the end of another shard's Run leaves an object whose cleanup has failed for good, as
+// ControllerFinalizerStuck needs it for an hour and a quarter. The end of its own shard's term does not.
+func TestObjectsOfATerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, reg := newMetrics(t)
+		want := func(when string, seconds float64) {
+			t.Helper()
+			families, err := reg.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if f.GetName() == "controller_finalizer_blocked_oldest_seconds" {
+					if got := f.GetMetric()[0].GetGauge().GetValue(); got != seconds {
+						t.Errorf("%s: blocked for %vs, want %vs", when, got, seconds)
+					}
+				}
+			}
+		}
+		m.ReconcileWorkers("sites", 2)
+		m.ReconcileWorkers("sites", 2)
+		term := make(chan struct{})
+		m.FinalizerTerm("f", "unknown", term)
+		m.FinalizerObject("f", "a", []string{"cleanup"}, 0, 15*time.Minute)
+		m.FinalizerTerm("f", "a", term)
+		m.ReconcileWorkers("sites", 0) // of another shard
+		time.Sleep(75 * time.Minute)
+		want("after the end of another shard's Run", 4500)
+		m.FinalizerObject("f", "a", []string{"cleanup"}, 75*time.Minute, 15*time.Minute)
+		m.FinalizerTerm("f", "a", term)
+		close(term)
+		time.Sleep(40 * time.Minute)
+		want("when a pass could be late", 6900)
+		time.Sleep(time.Second)
+		want("after the end of its own term", 0)
+	})
+}
+
 // TestObjectsAreBounded proves M1: a million objects, of which each could have series.
 func TestObjectsAreBounded(t *testing.T) {
 	m, reg := newMetrics(t)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
@@ -64,6 +65,7 @@ func TestServerKind(t *testing.T) {
 		"lasting error":      testLasting,
 		"failed write":       testFailedWrite,
 		"live reads":         testLiveReads,
+		"unserved reads":     testUnservedReads,
 		"read only":          testReadOnly,
 		"phases":             testPhases,
 		"rules":              testRules,
@@ -727,6 +729,31 @@ func testLiveReads(t *testing.T, s *shelf) {
 	s.succeeded()
 	if diff := cmp.Diff([]string{"GET boxes a", "GET configmaps x"}, s.sent()); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+}
+
+// testUnservedReads: in a leader's term, an optional resource that is not served has no cache that can be too old, so it
+// costs the calls no request.
+func testUnservedReads(t *testing.T, s *shelf) {
+	s.register = func(op *operator.Operator) *operator.Controller {
+		op.AskEvery(20 * time.Millisecond)
+		c := operator.Kind(op, boxVersion.WithResource("boxes"), s.Reconciler)
+		operator.Children(c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
+		never := schema.GroupVersion{Group: "never.example.com", Version: "v1"}
+		operator.Reads(c, never.WithResource("gadgets"), operator.Reading[*Gadget]{Optional: true})
+		return c
+	}
+	s.start(operator.Options{LeaseNamespace: s.namespace})
+	s.create("a", "one", "x") // after the Lease was taken
+	s.succeeded()
+	s.succeeded()
+	s.sent()
+	if _, err := s.boxes.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.succeeded()
+	if sent := s.sent(); len(sent) > 0 {
+		t.Errorf("requests %q, want none", sent)
 	}
 }
 

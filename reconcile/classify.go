@@ -100,7 +100,7 @@ func classify(res Result, err error, stopped, timedOut bool) class {
 	case timedOut && (cl == failed || cl == requeue):
 		// Not every function whose context ends returns the error of the context.
 		return timeout
-	case cl == requeue:
+	case cl == requeue && kube.Waits(err) == 0:
 		// A terminal part has no retry, and the part that waits needs one.
 		return failed
 	default:

@@ -40,10 +40,11 @@ const (
 //
 // An object that was deleted is not in the store. So the Controller keeps all keys that a Run
 // left in the queue, and of the events that Sources report while no Run is active at least the
-// latest 4096 keys of deletions, and as many of other kinds. With the context of package leader,
+// latest 4096 keys of deletions, and as many of other kinds. If there were more, a line of log of the
+// next Run reports it. With the context of package leader,
 // Run adds the kept keys whose last event came less than 20 minutes before the former leader's
 // last renewal of the Lease that this replica saw, or later, because that leader may not have
-// acted on them. Otherwise Run adds all. Of a first list it adds all kept keys, however old, but not
+// acted on them. Otherwise Run adds all. Of a first list it adds all keys, however old and many, but not
 // those of a single object that was deleted later: a handler that Handle has not added gets its list only once.
 //
 // For Metrics an event of the last minute before that renewal counts as of the renewal, and an
@@ -125,12 +126,13 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	if lost {
 		r.logger.Info("Deletions before this Run were too many to keep: the keys of the earliest do not run", "kept", len(kept))
 	}
-	for _, of := range []*triggers.Kept[K]{&f.left, &f.changed} {
-		keys, _ := r.triggers.Deliver(of, w)
-		kept = append(kept, keys...)
+	left, _ := r.triggers.Deliver(&f.left, w)
+	changed, lost := r.triggers.Deliver(&f.changed, w)
+	if lost {
+		r.logger.Info("Changes before this Run were too many to keep: the keys of the earliest run only if an object in a store of Handle has them", "kept", len(changed))
 	}
 	listed, _ := r.triggers.Deliver(&f.listed, triggers.Window{}) // at any age: see Handle
-	kept = append(kept, listed...)
+	kept = slices.Concat(kept, left, changed, listed)
 	// After the objects of the stores: the keys of old deletions can be many.
 	defer func() {
 		if len(kept) > 0 {

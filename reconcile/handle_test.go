@@ -277,6 +277,9 @@ func TestHandleTooMany(t *testing.T) {
 		if len(logs.Find("Deletions before this Run were too many to keep: the keys of the earliest do not run")) != 1 {
 			t.Errorf("log: %v", logs.All())
 		}
+		if len(logs.Find("Changes before this Run were too many to keep: the keys of the earliest run only if an object in a store of Handle has them")) != 1 {
+			t.Errorf("log: %v", logs.All())
+		}
 		running.stop()
 		s.Keep("delete", "later")
 		running = start(t, logs.Context(takeover(t, time.Now())), c)
@@ -431,6 +434,35 @@ func TestHandleBesideList(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestHandleBesideLongList: the first list of a handler beside those of Handle can be longer than what is kept of
+// events.
+func TestHandleBesideLongList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t, "a")
+		defer o.stop()
+		r := &recorder{}
+		c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Reconcile: r.reconcile}
+		o.handle(c)
+		s, many := c.Source("others"), 10_000
+		for i := range many {
+			s.AddEvent(controllerkit.Event{Kind: calls.List}, controllerkit.AddOptions{}, fmt.Sprint(i))
+		}
+		logs := newLogs()
+		running := start(t, logs.Context(takeover(t, time.Now())), c)
+		got := map[string]bool{}
+		for _, key := range r.got() {
+			got[key] = true
+		}
+		if len(got) != many+1 {
+			t.Errorf("%d keys ran, want a and the %d of the list", len(got), many)
+		}
+		if got := fmt.Sprint(logs.All()); strings.Contains(got, "too many") {
+			t.Errorf("log: %v", got)
+		}
+		running.stop()
+	})
 }
 
 // TestHandleBesideDeletion: an object of the first list of a handler beside those of Handle has the key of another

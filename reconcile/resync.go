@@ -30,8 +30,7 @@ func (r *run[K]) resync(ctx context.Context, finished <-chan struct{}) {
 		parts := make([][]turn[K], resyncParts)
 		for _, key := range r.Keys() {
 			at := time.Duration(maphash.Comparable(seed, key) % uint64(part*resyncParts))
-			n := int(at / part)
-			parts[n] = append(parts[n], turn[K]{key, at % part})
+			parts[at/part] = append(parts[at/part], turn[K]{key, at % part})
 		}
 		for n := range parts {
 			for _, t := range parts[n] {

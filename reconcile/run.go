@@ -437,11 +437,11 @@ func (r *run[K]) protect(ctx context.Context, key K) (res Result, err error) {
 		}
 	}()
 	res, err = r.Reconcile(ctx, key)
+	if err != nil && r.Classify != nil && kube.Waits(err) == 0 {
+		err = r.Classify(err)
+	}
 	if wait := kube.Waits(err); wait > 0 {
 		res.RequeueAfter, err = wait, nil
-	}
-	if err != nil && r.Classify != nil {
-		err = r.Classify(err)
 	}
 	return res, err
 }

@@ -235,11 +235,49 @@ func TestWaiting(t *testing.T) {
 	failed.check(t, observe(t, 1, returning(result{}, errors.Join(waiting(time.Minute), errPlain))))
 	failed.check(t, observe(t, 1, returning(result{}, waiting(0))))
 	failed.check(t, observe(t, 1, returning(result{}, errors.Join(errInvalid, waiting(time.Minute)))))
+	for _, err := range []error{waiting(time.Minute), fmt.Errorf("bucket: %w", waiting(time.Minute)), errors.Join(waiting(time.Hour), waiting(time.Minute))} {
+		if got := reconcile.Class(err); got != "requeue" {
+			t.Errorf("Class of %q = %s, want requeue", err, got)
+		}
+	}
+	if got := reconcile.Class(errors.Join(waiting(time.Minute), reconcile.ErrTerminal)); got != "error" {
+		t.Errorf("Class of a wait and a terminal error = %s, want error", got)
+	}
 	race := outcome{Result: "conflict", Failures: "kept", Again: "after", Min: 50 * time.Millisecond, Max: 250 * time.Millisecond, Log: "V(4)"}
 	race.check(t, observe(t, 1, returning(result{}, errors.Join(waiting(time.Minute), fmt.Errorf("status: %w", errConflict)))))
 	race.check(t, observe(t, 1, returning(result{}, errors.Join(errConflict, waiting(time.Minute)))))
 	refused := outcome{Result: "rejected", Failures: "kept", Again: "after", Min: time.Second, Max: 1500 * time.Millisecond, Log: "error"}
 	refused.check(t, observe(t, 1, returning(result{}, errors.Join(waiting(time.Minute), errRejected))))
+}
+
+// A WaitingError that Classify returns is no failure either.
+func TestClassifyWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		metrics, logs := &counts{}, newLogs()
+		var began []time.Time
+		r := start(t, logs.Context(t.Context()), &controller{
+			Name: "x", Queue: newTestQueue("a"), Metrics: metrics,
+			Reconcile: func(context.Context, string) (reconcile.Result, error) {
+				began = append(began, time.Now())
+				return reconcile.Result{}, errPlain
+			},
+			Classify: func(error) error { return fmt.Errorf("later: %w", waiting(30*time.Second)) },
+		})
+		time.Sleep(time.Minute - time.Second)
+		synctest.Wait()
+		r.stop()
+		if got := metrics.results(); len(got) != 2 || got[0] != "requeue" || got[1] != "requeue" {
+			t.Fatalf("results %q, want two of requeue", got)
+		}
+		if got := began[1].Sub(began[0]); got != 30*time.Second {
+			t.Errorf("the second call was %v after the first, want 30s", got)
+		}
+		for _, line := range logs.Having("class") {
+			if line.Level != 4 {
+				t.Errorf("a line of a call is loud: %v", line)
+			}
+		}
+	})
 }
 
 // TestRejections: a request that the API server rejects, and would reject again, is

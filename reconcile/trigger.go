@@ -51,7 +51,8 @@ func (s *Source[K]) AddEvent(e controllerkit.Event, opts controllerkit.AddOption
 	f := &s.c.feed
 	f.mu.RLock()
 	defer f.mu.RUnlock() // the end of a Run empties the queue after the adds that began before it
-	if f.closedLocked() {
+	// An event of managerkit.Complete that can be of a first list comes once, at the begin of the term.
+	if f.closedLocked() && e.Kind != calls.Unchanged {
 		s.keep(e, keys...)
 		return
 	}

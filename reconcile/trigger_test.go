@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -210,6 +211,24 @@ func TestTriggers(t *testing.T) {
 		if lines := logs.Having("class"); len(lines) != len(want) || fmt.Sprint(lines[6].Values["triggers"]) != "[retry]" {
 			t.Errorf("lines of log %v, want one for each call with its triggers", lines)
 		}
+	})
+}
+
+// TestUnchangedBeforeRun: an event that can be of a first list, as one of managerkit.Complete, comes once. So its key
+// runs although it came before Run, also beside handlers of Handle.
+func TestUnchangedBeforeRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t, "a")
+		defer o.stop()
+		r := &recorder{}
+		c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Reconcile: r.reconcile}
+		o.handle(c)
+		c.Source("watch").AddEvent(controllerkit.Event{Kind: calls.Unchanged}, controllerkit.AddOptions{}, "b")
+		running := start(t, context.WithValue(takeover(t, time.Now()), calls.Fed{}, true), c)
+		if got := slices.Sorted(slices.Values(r.got())); !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("the Run ran %q, want a and b", got)
+		}
+		running.stop()
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
 
@@ -131,6 +132,41 @@ func TestEmbeddedObject(t *testing.T) {
 		if string(r.data) != want {
 			t.Errorf("%s: patch %s, want %s", tt.name, r.data, want)
 		}
+	}
+}
+
+// ownList is a status whose conditions have a type of their own.
+type ownList struct {
+	Conditions conditions `json:"conditions,omitempty"`
+}
+
+type conditions []metav1.Condition
+
+type appliedConfig[T any] struct{ sent *unstructured.Unstructured }
+
+func (a *appliedConfig[T]) ApplyStatus(_ context.Context, config *unstructured.Unstructured, _ metav1.ApplyOptions) (T, error) {
+	a.sent = config
+	return *new(T), nil
+}
+
+// Apply takes conditions of a type of their own, as package operator does.
+func TestApplyToOwnType(t *testing.T) {
+	old := metav1.Unix(1e9, 0)
+	obj := &shaped[ownList]{
+		ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", UID: "u", ResourceVersion: "7", Generation: 3},
+		Status:     ownList{conditions{{Type: "Ready", Status: "True", Reason: "Fine", ObservedGeneration: 2, LastTransitionTime: old}}},
+	}
+	blank := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "one", "namespace": "default"}}}
+	c := &appliedConfig[*shaped[ownList]]{}
+	if _, err := status.Apply(t.Context(), "m", c, obj, blank, status.True("Ready", "Fine", "")); err != nil || c.sent == nil {
+		t.Fatalf("Apply = %v, sent %v", err, c.sent)
+	}
+	list, _, _ := unstructured.NestedSlice(c.sent.Object, "status", "conditions")
+	if len(list) != 1 || list[0].(map[string]any)["lastTransitionTime"] != "2001-09-09T01:46:40Z" {
+		t.Errorf("sent %v, want the condition with the old time of its transition", list)
+	}
+	if got := obj.Status.Conditions[0].ObservedGeneration; got != 2 {
+		t.Errorf("Apply has changed the object: generation %d", got)
 	}
 }
 

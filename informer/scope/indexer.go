@@ -142,6 +142,15 @@ func (i indexer) LastStoreSyncResourceVersionOf(namespace string) (version strin
 	return r.parts[i.scope.index].shownVersion(), true
 }
 
+// SelectsNothing reports whether the selection is empty, and shown as such. Package consistency asks
+// for it: no version is reached then, and no cache can be old.
+func (i indexer) SelectsNothing() bool {
+	s := i.scope.selection
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.selected && len(s.shown)+len(s.pending) == 0
+}
+
 // Index implements cache.Indexer.
 func (i indexer) Index(name string, obj any) ([]any, error) {
 	return collect(i, i.regions(), func(x cache.Indexer) ([]any, error) { return x.Index(name, obj) })

@@ -103,6 +103,51 @@ func TestVersionOfNewLeader(t *testing.T) {
 	})
 }
 
+// A selection without a namespace has no cache that can be older than the writes of the last leader. One that is
+// selected later can be.
+func TestNoVersionOfNewLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, objects, _ := setup(t)
+		writes := consistency.New(consistency.Config{})
+		must(t, writes.AddInformer(corev1.Resource("configmaps"), objects))
+		check := func(when string, want bool) {
+			t.Helper()
+			synctest.Wait()
+			ctx := context.WithValue(t.Context(), calls.Since{}, "13")
+			if got := consistency.LiveRead(writes.Begin(ctx, types.NamespacedName{Name: "key"})); got != want {
+				t.Errorf("%s: LiveRead = %t, want %t", when, got, want)
+			}
+		}
+		set := func(version int) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.version = version
+		}
+		check("before the first selection", true)
+		must(t, objects.Select(t.Context(), in()))
+		check("nothing is selected", false)
+		must(t, objects.Select(t.Context(), in("a"))) // at 10
+		check("an old cache is selected", true)
+		set(13)
+		s.bookmark()
+		check("it has caught up", false)
+		must(t, objects.Select(t.Context(), in()))
+		check("nothing is selected again", false)
+		set(12)
+		must(t, objects.Select(t.Context(), in("b"))) // an old list
+		check("another old cache is selected", true)
+		set(13)
+		s.bookmark()
+		check("it has caught up, too", false)
+		must(t, objects.Select(t.Context(), in()))
+		s.forbid("c", true)
+		if err := objects.Select(t.Context(), in("c")); err == nil {
+			t.Error("Select of a namespace that cannot be listed returned nil: this test checks nothing")
+		}
+		check("a selected namespace cannot be listed yet", true)
+	})
+}
+
 // versionOf returns the version of a namespace, as package consistency reads it.
 func versionOf(objects *scope.Informer, namespace string) (version string, ok bool) {
 	return objects.GetStore().(interface {

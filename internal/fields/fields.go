@@ -49,6 +49,9 @@ func Read(obj any) Status {
 			v.Observed = f.Int()
 		}
 		if f := Member(value, "conditions"); f.IsValid() {
+			if own := reflect.TypeFor[[]metav1.Condition](); f.CanConvert(own) {
+				f = f.Convert(own) // a type of its own can be one of such conditions
+			}
 			v.Conditions, v.Conditioned = f.Interface().([]metav1.Condition)
 			v.Total = len(v.Conditions)
 			v.Conditions = v.Conditions[:min(v.Total, MaxConditions)]

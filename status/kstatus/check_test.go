@@ -141,6 +141,9 @@ func TestCheck(t *testing.T) {
 	if err := kstatus.Check(&shaped[*Common]{ObjectMeta: meta, Status: &fine}); err != nil {
 		t.Errorf("a pointer as status: %v", err)
 	}
+	if err := kstatus.Check(&shaped[ownList]{ObjectMeta: meta, Status: ownList{ObservedGeneration: 3, Conditions: fine.Conditions}}); err != nil {
+		t.Errorf("conditions in a type of their own: %v", err)
+	}
 	if err := kstatus.Check(&shaped[*Common]{ObjectMeta: meta}); err == nil || !strings.Contains(err.Error(), "status.observedGeneration is missing") {
 		t.Errorf("a nil pointer as status: %v, want that the fields are missing", err)
 	}

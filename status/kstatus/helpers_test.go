@@ -61,3 +61,11 @@ type Common struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
 }
+
+// ownList is a status whose conditions have a type of their own.
+type ownList struct {
+	ObservedGeneration int64      `json:"observedGeneration,omitempty"`
+	Conditions         conditions `json:"conditions,omitempty"`
+}
+
+type conditions []metav1.Condition

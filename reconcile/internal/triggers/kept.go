@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// keptKeys is the number of the latest keys that Kept has at least. It has at most twice as
+// keptKeys is the number of the latest keys of Keep that Kept has at least. It has at most twice as
 // many.
 const keptKeys = 4096
 
@@ -43,11 +43,17 @@ func objectOf(source string, o metav1.Object) *object {
 func (o *object) is(other *object) bool { return o != nil && other != nil && *o == *other }
 
 // Keep remembers an event of the keys in k.
-func (m *Memory[K]) Keep(k *Kept[K], what Trigger, keys ...K) { m.KeepListed(k, what, nil, keys...) }
+func (m *Memory[K]) Keep(k *Kept[K], what Trigger, keys ...K) {
+	m.keep(k.putLocked, k, what, nil, keys)
+}
 
-// KeepListed is Keep of an object, which Forget can name. nil means that it is not known.
+// KeepListed is Keep of an object, which Forget can name. nil means that it is not known. It keeps all
+// keys, because the objects of a list come once, and an informer's cache has them.
 func (m *Memory[K]) KeepListed(k *Kept[K], what Trigger, o metav1.Object, keys ...K) {
-	of := objectOf(what.Source, o)
+	m.keep(k.addLocked, k, what, objectOf(what.Source, o), keys)
+}
+
+func (m *Memory[K]) keep(addLocked func(K, kept), k *Kept[K], what Trigger, of *object, keys []K) {
 	m.mu.Lock()
 	why := m.reasonLocked(what)
 	now := time.Since(m.began)
@@ -55,7 +61,7 @@ func (m *Memory[K]) KeepListed(k *Kept[K], what Trigger, o metav1.Object, keys .
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range keys {
-		k.putLocked(key, kept{why, now, of})
+		addLocked(key, kept{why, now, of})
 	}
 }
 
