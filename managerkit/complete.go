@@ -151,7 +151,7 @@ func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crrecon
 	}
 	d.logger = requestlog.Constructor(c)
 	err = c.Watch(source.TypedFunc[request](func(ctx context.Context, _ workqueue.TypedRateLimitingInterface[request]) error {
-		if loop.Queue.ShuttingDown() {
+		if loop.Queue.ShuttingDown() && ctx.Err() == nil { // not by end, at a stop before the loop has begun
 			return loops.ErrShutDown
 		}
 		// The sources of the manager fill the queue before the loop runs.

@@ -77,7 +77,7 @@ var _ priorityqueue.PriorityQueue[int] = (*intake[int])(nil)
 
 func (q *intake[request]) add(opts controllerkit.AddOptions, keys ...request) {
 	kind := "event"
-	if opts.Priority == handler.LowPriority {
+	if opts.Priority == handler.LowPriority || !q.dispatch.led.Load() { // of a first list, which comes once
 		kind = calls.Unchanged
 	}
 	for _, key := range keys {

@@ -97,7 +97,7 @@
 //   - Two live queues need two names: the gauges of a name belong to the newest queue. Two
 //     controllers need two names for the same reason.
 //   - An object whose finalizer was removed by hand counts as blocked until ten minutes
-//     after twice the delay until its next pass, and for at least two hours unless a Run ends.
+//     after twice the delay until its next pass, and for at least two hours unless its term ends.
 //   - rest_client_request_duration_seconds ends with the response's headers and counts
 //     each attempt. client-go's own metric includes the body and all retries. Neither
 //     counts watches.

@@ -28,7 +28,7 @@ type Source[K comparable] struct {
 // distinguishes 63 kinds of events, by the name and the kind; further ones are "other".
 //
 // If [Controller.Handle] was called and no Run is active, a Source does not add keys to the
-// queue: it keeps them, as Keep does.
+// queue: it keeps them, as Keep does. Those of managerkit.Complete add the keys of first lists.
 func (c *Controller[K]) Source(name string) *Source[K] {
 	c.triggers.Expect()
 	return &Source[K]{c: c, name: name}

@@ -67,6 +67,7 @@ type Guard struct {
 	lines     flowcontrol.PassiveRateLimiter // of log lines about failures
 	missing   flowcontrol.PassiveRateLimiter // of log lines about missing rights
 	invalid   flowcontrol.PassiveRateLimiter // of log lines about rejected tokens
+	bare      flowcontrol.PassiveRateLimiter // of log lines about requests without a token
 }
 
 // Handler returns a handler that calls next for allowed requests only. Other requests get a
@@ -103,7 +104,9 @@ func (g *Guard) init() error {
 	}
 	g.once.Do(func() {
 		g.decisions, g.lines = decisions.New(), flowcontrol.NewTokenBucketPassiveRateLimiter(0.1, 1)
-		g.missing, g.invalid = flowcontrol.NewTokenBucketPassiveRateLimiter(1./600, 1), flowcontrol.NewTokenBucketPassiveRateLimiter(1./600, 1)
+		for _, limiter := range []*flowcontrol.PassiveRateLimiter{&g.missing, &g.invalid, &g.bare} {
+			*limiter = flowcontrol.NewTokenBucketPassiveRateLimiter(1./600, 1)
+		}
 		switch {
 		case kube.IsNil(g.Tokens):
 			g.err = errors.New("serve: Guard.Tokens is nil: set it to the client of TokenReviews")
@@ -130,6 +133,9 @@ func (g *Guard) decide(r *http.Request) int {
 	}
 	token, ok := bearer(r)
 	if !ok {
+		if g.bare.TryAccept() {
+			klog.FromContext(r.Context()).Info("Rejected a request, because it has no bearer token, or more than one", "code", http.StatusUnauthorized, "path", kube.Printable(r.URL.Path, maxText))
+		}
 		return http.StatusUnauthorized
 	}
 	verb := strings.ToLower(r.Method)

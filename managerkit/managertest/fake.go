@@ -52,7 +52,7 @@ func Fake(b *fake.ClientBuilder, objects ...client.Object) (c client.WithWatch, 
 			if patch.Type() != types.ApplyPatchType || !identify(obj) || len(options.DryRun) > 0 {
 				return nil
 			}
-			return c.Update(ctx, obj)
+			return client.IgnoreNotFound(c.Update(ctx, obj)) // the apply can have removed the last finalizer
 		},
 		Apply: func(ctx context.Context, c client.WithWatch, config runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 			if err := c.Apply(ctx, config, opts...); err != nil {
@@ -72,7 +72,7 @@ func Fake(b *fake.ClientBuilder, objects ...client.Object) (c client.WithWatch, 
 				return nil
 			}
 			if err := c.Update(ctx, obj); err != nil {
-				return err
+				return client.IgnoreNotFound(err)
 			}
 			if data, err = obj.MarshalJSON(); err != nil {
 				return err

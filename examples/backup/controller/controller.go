@@ -58,14 +58,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, b *v1.Backup) (reconcile.Res
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read the Jobs: %w", err)
 	}
-	runs, err := newestFirst(jobs)
-	untilNext, startErr := r.start(ctx, b, runs)
+	now := r.Now()
+	limit := now.Add(b.Spec.Interval.Duration)
+	runs, err := newestFirst(jobs, limit)
+	untilNext, startErr := r.start(ctx, b, runs, now, limit)
 	wait, recordErr := r.record(ctx, b, runs)
 	retention := settings.Retention
 	if b.Spec.Retention > 0 {
 		retention = int(b.Spec.Retention)
 	}
-	retainErr := r.retain(ctx, b, runs, retention)
+	retainErr := r.retain(ctx, b, runs, retention, limit)
 	if err := errors.Join(err, startErr, recordErr, retainErr); err != nil {
 		// RequeueAfter would replace the delay of the error, which is shorter.
 		return reconcile.Result{}, err
@@ -80,20 +82,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, b *v1.Backup) (reconcile.Res
 }
 
 // start creates the Job that is due, if there is one. It returns the time until the next one.
-func (r *Reconciler) start(ctx context.Context, b *v1.Backup, runs []run) (untilNext time.Duration, err error) {
+func (r *Reconciler) start(ctx context.Context, b *v1.Backup, runs []run, now, limit time.Time) (untilNext time.Duration, err error) {
 	// The status knows the newest Job also after somebody has deleted it, and the Jobs also if the
-	// process ended before it wrote the status. A time that is more than an interval ahead is of a clock
-	// that was wrong, and with it no Job would be due for as long.
+	// process ended before it wrote the status. With a time after limit no Job would be due for as long.
 	var last time.Time
-	now := r.Now()
-	limit := now.Add(b.Spec.Interval.Duration)
 	if t := b.Status.LastTime; t != nil && !t.After(limit) {
 		last = t.Time
 	}
-	for _, run := range runs {
-		if run.due.After(last) && !run.due.After(limit) {
-			last = run.due
-		}
+	if len(runs) > 0 && runs[0].due.After(last) {
+		last = runs[0].due
 	}
 	due, ok, next := schedule(b, last, now)
 	if ok {
@@ -161,8 +158,8 @@ func (r *Reconciler) snapshot(b *v1.Backup, run run) external.Resource {
 }
 
 // retain deletes Jobs and snapshots beyond the retention. The retention is at least 1, so the newest
-// snapshot stays.
-func (r *Reconciler) retain(ctx context.Context, b *v1.Backup, runs []run, retention int) error {
+// snapshot stays. While one has a time after limit, nobody knows which one is the newest, and all stay.
+func (r *Reconciler) retain(ctx context.Context, b *v1.Backup, runs []run, retention int, limit time.Time) error {
 	var errs []error
 	for _, old := range beyond(runs, retention) {
 		if finished(old.Job).Type == batchv1.JobComplete && external.ID(old.Job, snapshotAnnotation) == "" {
@@ -178,6 +175,11 @@ func (r *Reconciler) retain(ctx context.Context, b *v1.Backup, runs []run, reten
 	}
 	slices.SortFunc(snapshots, func(a, b store.Snapshot) int { return b.Time.Compare(a.Time) })
 	b.Status.Snapshots = nil
+	if len(snapshots) > 0 && snapshots[0].Time.After(limit) {
+		first := snapshots[0]
+		errs = append(errs, fmt.Errorf("no old snapshot is deleted, because the time of snapshot %s is ahead, %s: set the clock of this node, or delete the snapshot", first.ID, first.Time.Format(time.RFC3339)))
+		retention = len(snapshots)
+	}
 	for i, s := range snapshots {
 		if i < retention {
 			b.Status.Snapshots = append(b.Status.Snapshots, v1.Snapshot{ID: s.ID, Time: metav1.Time{Time: s.Time}})

@@ -185,16 +185,35 @@ func TestReconcileFailures(t *testing.T) {
 	}
 }
 
-// TestWrongClock: a time far ahead, in the status or on a Job, keeps no Job from its time.
+// TestWrongClock: a time far ahead, in the status or on a Job, keeps no Job from its time, and is not that of
+// the newest Job or snapshot.
 func TestWrongClock(t *testing.T) {
 	b := owned()
 	b.Status.LastTime = &metav1.Time{Time: begin.AddDate(1, 0, 0)}
-	f := newFixture(ended(b, 24, ""))
+	ahead := ended(b, 24, "")
+	ahead.CreationTimestamp = metav1.Time{Time: begin.Add(-3 * time.Hour)}
+	f := newFixture(ahead)
 	if _, err := f.Reconcile(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
 	if due := begin.Truncate(time.Hour); len(f.applied) != 1 || f.applied[0] != hour(b, 0) || !b.Status.LastTime.Time.Equal(due) {
 		t.Errorf("the Jobs %v were applied, and the last time is %v; want the Job of %v", f.applied, b.Status.LastTime, due)
+	}
+
+	f = newFixture(ahead, ended(b, -1, ""), ended(b, 0, "quota"))
+	if _, err := f.Reconcile(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.store.all) != 1 || !f.store.all[0].Time.Equal(begin.Truncate(time.Hour).Add(-time.Hour)) {
+		t.Errorf("the snapshots are %v, want that of the last hour", f.store.all)
+	}
+	if ready := meta.FindStatusCondition(b.Status.Conditions, "Ready"); ready == nil || ready.Reason != "JobFailed" {
+		t.Errorf("Ready is %+v, want JobFailed", ready)
+	}
+
+	f.store.all = append(f.store.all, store.Snapshot{ID: "wrong", Owner: string(b.UID), Time: begin.AddDate(1, 0, 0)})
+	if _, err := f.Reconcile(t.Context(), b); err == nil || !strings.Contains(err.Error(), "snapshot wrong is ahead, 2101-01-01T00:30:00Z: set the clock") || len(f.store.all) != 2 {
+		t.Errorf("Reconcile() = %v with the snapshots %v, want an error and both", err, f.store.all)
 	}
 }
 

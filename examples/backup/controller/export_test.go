@@ -18,7 +18,7 @@ func Schedule(b *v1.Backup, last, now time.Time) (due time.Time, ok bool, next t
 
 // Beyond returns the names of the Jobs that the retention does not keep.
 func Beyond(jobs []*batchv1.Job, retention int) (names []string, err error) {
-	runs, err := newestFirst(jobs)
+	runs, err := newestFirst(jobs, time.Unix(1<<40, 0))
 	for _, r := range beyond(runs, retention) {
 		names = append(names, r.Name)
 	}

@@ -45,9 +45,10 @@ type run struct {
 	due time.Time
 }
 
-// newestFirst returns the Jobs of a backup in the order of their times. The error names the Jobs whose
-// time cannot be read.
-func newestFirst(jobs []*batchv1.Job) ([]run, error) {
+// newestFirst returns the Jobs of a backup in the order of their times. A time after limit comes from a clock
+// that was wrong, that of this process or of an earlier one: the Job has that of its creation instead, by
+// the clock of the API server. The error names the Jobs whose time cannot be read.
+func newestFirst(jobs []*batchv1.Job, limit time.Time) ([]run, error) {
 	var runs []run
 	var errs []error
 	for _, job := range jobs {
@@ -55,6 +56,9 @@ func newestFirst(jobs []*batchv1.Job) ([]run, error) {
 		if err != nil {
 			errs = append(errs, err)
 			continue
+		}
+		if due.After(limit) {
+			due = job.CreationTimestamp.Time
 		}
 		runs = append(runs, run{job, due})
 	}
