@@ -3,11 +3,13 @@ package managerkit_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
@@ -123,6 +125,49 @@ func TestDepthAfterEnd(t *testing.T) {
 				t.Errorf("after ForgetQueue the depth is %v, want no series", v)
 			}
 		})
+	}
+}
+
+// TestStopDuringStart: if the manager stops while the controller starts its sources, the loop never begins, and Start
+// returns nil.
+func TestStopDuringStart(t *testing.T) {
+	mgr, err := manager.New(&rest.Config{Host: "http://127.0.0.1:1"}, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	loop := &reconcile.Controller[string]{}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	options := controller.TypedOptions[string]{LogConstructor: func(*string) logr.Logger {
+		if loop.Queue != nil { // controller-runtime has made it, and begins to start the sources
+			cancel()
+			for end := time.Now().Add(electionPatience); !loop.Queue.ShuttingDown() && time.Now().Before(end); {
+				runtime.Gosched()
+			}
+		}
+		return logr.Discard()
+	}}
+	b := builder.TypedControllerManagedBy[string](mgr).Named("stop-during-start").
+		WatchesRawSource(source.TypedFunc[string](func(context.Context, workqueue.TypedRateLimitingInterface[string]) error { return nil }))
+	err = managerkit.Complete(b, crreconcile.TypedFunc[string](func(context.Context, string) (crreconcile.Result, error) {
+		t.Error("a call has begun")
+		return crreconcile.Result{}, nil
+	}), loop, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("Start() = %v", err)
+		}
+	case <-time.After(electionPatience):
+		t.Fatal("Start does not return")
+	}
+	if !loop.Queue.ShuttingDown() {
+		t.Error("the queue was not shut down before the sources were started, so the test proves nothing")
 	}
 }
 

@@ -634,6 +634,21 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// TestMissingToken: the first request without a token is a line of log, because the scraper sees only the code.
+func TestMissingToken(t *testing.T) {
+	api := &reviewer{}
+	logs := testlog.New()
+	h := api.guard().Handler(nil)
+	for _, path := range []string{"/metrics", "/other"} {
+		if got := send(logs.Context(t.Context()), h, "", path, anAddr).Code; got != http.StatusUnauthorized {
+			t.Fatalf("the code is %d, want 401", got)
+		}
+	}
+	if lines := logs.All(); len(lines) != 1 || lines[0].Level != 0 || lines[0].Values["path"] != "/metrics" || !strings.Contains(lines[0].Message, "no bearer token") {
+		t.Errorf("lines: %+v", lines)
+	}
+}
+
 // TestMissingRight: the first request of a user without the right is one line of log with the cure, because a
 // scraper without its role is otherwise seen only at the scraper. Later ones are lines of level 2.
 func TestMissingRight(t *testing.T) {

@@ -38,7 +38,36 @@ type object struct {
 type cluster struct {
 	kube  kubernetes.Interface
 	watch *ondemand.Watch
-	calls chan struct{} // has a value for each call that runs
+
+	mu      sync.Mutex
+	running int                 // the calls; guarded by mu
+	waiting map[object]struct{} // for the end of one; guarded by mu
+}
+
+// begin reports whether the call may run. A cluster that does not respond must not hold all workers, so two calls
+// of a cluster run at once.
+func (c *cluster) begin(key object) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running == 2 {
+		c.waiting[key] = struct{}{}
+		return false
+	}
+	c.running++
+	delete(c.waiting, key)
+	return true
+}
+
+// end ends a call, and adds a key that waits.
+func (c *cluster) end(add func(object)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running--
+	for key := range c.waiting {
+		delete(c.waiting, key)
+		add(key)
+		return
+	}
 }
 
 // A fleet reconciles the ConfigMaps of clusters, which are added and removed while it runs.
@@ -81,7 +110,7 @@ func (f *fleet) add(ctx context.Context, name string, config *rest.Config) error
 	if err != nil {
 		return err
 	}
-	c := &cluster{kube: kube, calls: make(chan struct{}, 2)}
+	c := &cluster{kube: kube, waiting: map[object]struct{}{}}
 	if c.watch, err = f.informers.Open(c); err != nil {
 		return err
 	}
@@ -121,18 +150,16 @@ func (f *fleet) reconcile(ctx context.Context, key object) (reconcile.Result, er
 	if c == nil {
 		return reconcile.Result{}, nil // removed
 	}
+	if !c.begin(key) {
+		return reconcile.Result{RequeueAfter: time.Hour}, nil // earlier: end adds it
+	}
+	defer c.end(f.loop.Queue.Add)
 	cm, err := corelisters.NewConfigMapLister(c.watch.GetIndexer()).ConfigMaps(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, err
-	}
-	select {
-	case c.calls <- struct{}{}:
-		defer func() { <-c.calls }()
-	default: // a cluster that does not respond must not hold all workers
-		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	return reconcile.Result{}, f.work(ctx, c.kube, cm)
 }
@@ -191,7 +218,7 @@ func TestServerClusters(t *testing.T) {
 	stop()
 }
 
-// TestClusterThatHangs: while the calls to a cluster get no response, those to another one go on.
+// TestClusterThatHangs: while the calls to a cluster get no response, those to another one go on, two at once.
 func TestClusterThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const objects = 100
@@ -202,6 +229,7 @@ func TestClusterThatHangs(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}
+			time.Sleep(50 * time.Millisecond)
 			done <- cm.Name
 			return nil
 		})
@@ -213,7 +241,7 @@ func TestClusterThatHangs(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			c := &cluster{kube: kube, calls: make(chan struct{}, 2)}
+			c := &cluster{kube: kube, waiting: map[object]struct{}{}}
 			var err error
 			if c.watch, err = f.informers.Open(c); err != nil {
 				t.Fatal(err)
@@ -226,7 +254,8 @@ func TestClusterThatHangs(t *testing.T) {
 				f.loop.Queue.Add(object{name, types.NamespacedName{Namespace: "default", Name: fmt.Sprint(i)}})
 			}
 		}
-		time.Sleep(f.loop.Timeout - time.Second)
+		time.Sleep(objects * 50 * time.Millisecond / 2)
+		synctest.Wait()
 		if len(done) != objects {
 			t.Errorf("%d of %d objects of the other cluster were reconciled", len(done), objects)
 		}

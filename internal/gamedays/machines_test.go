@@ -182,6 +182,8 @@ func again() (rows []situation) {
 			d.addPod(d.newPod(old.name + "-new"))
 			d.deletePod(old)
 		}
+		d.ends()
+		d.edit("red", "shop", `{"spec":{"replicas":3}}`)
 	}
 	kill := func(d *day) {
 		leader, _ := d.leader()

@@ -127,4 +127,13 @@ func TestFakeLastFinalizer(t *testing.T) {
 	if err := live.Get(ctx, client.ObjectKeyFromObject(cm), cm); !apierrors.IsNotFound(err) {
 		t.Errorf("after the last finalizer Get = %v, want NotFound", err)
 	}
+
+	applied := func() *applycorev1.ConfigMapApplyConfiguration { return applycorev1.ConfigMap("b", "a") }
+	must(t, c.Apply(ctx, applied().WithFinalizers("example.com/x"), client.FieldOwner("x")))
+	must(t, live.Get(ctx, client.ObjectKey{Namespace: "a", Name: "b"}, cm))
+	must(t, c.Delete(ctx, cm))
+	must(t, c.Apply(ctx, applied(), client.FieldOwner("x")))
+	if err := live.Get(ctx, client.ObjectKeyFromObject(cm), cm); !apierrors.IsNotFound(err) {
+		t.Errorf("after the last applied finalizer Get = %v, want NotFound", err)
+	}
 }
