@@ -27,7 +27,8 @@
 //	                   a stop deletes it
 //	-ready-file FILE   create this file once the server is ready; a stop deletes it
 //	-data FOLDER       store etcd's data here and start with the data in it, so that a
-//	                   test can restart a server or restore it from a copy;
+//	                   test can restart a server or restore it from a copy; a folder is
+//	                   for one process at a time;
 //	                   empty means a temporary folder
 //	-v N               verbosity of Kubernetes' log on stderr; 0 writes the log to the
 //	                   temporary folder and prints its end only after a failure

@@ -163,11 +163,10 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 	if err != nil {
 		return err
 	}
-	data := opts.data
-	if data == "" {
-		data = filepath.Join(dir, "etcd")
+	etcd, err := opts.awaitEtcd(dir, signals, stop)
+	if errors.Is(err, errStop) {
+		return nil
 	}
-	etcd, err := startEtcd(dir, data, opts.verbosity)
 	if err != nil {
 		return fmt.Errorf("start etcd: %w", err)
 	}
