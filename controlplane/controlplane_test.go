@@ -272,6 +272,24 @@ func (p *process) awaitFile(t *testing.T, pattern string) {
 	}
 }
 
+// TestStaleReadyFile holds that the ready file of a controlplane that was killed is gone before the
+// next one is ready.
+func TestStaleReadyFile(t *testing.T) {
+	data, ready := t.TempDir(), filepath.Join(t.TempDir(), "ready")
+	if err := os.WriteFile(ready, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first := start(t, "-data", data)
+	p := begin(t, "-ready-file", ready, "-data", data, "-stdin") // which waits for the data
+	go func() { _, _ = io.Copy(os.Stderr, p.stderr) }()          // ends with the process
+	p.awaitFile(t, "controlplane-*/etcd.sock")
+	if _, err := os.Stat(ready); err == nil {
+		t.Error("the ready file is left while the server starts")
+	}
+	p.stop(t, p.stdin.Close)
+	first.stop(t, func() error { return first.Process.Signal(syscall.SIGTERM) })
+}
+
 // TestNoCollector checks that nobody orphans dependents without the garbage collector, while the
 // namespace controller runs.
 func TestNoCollector(t *testing.T) {
@@ -304,6 +322,8 @@ func TestBadFlags(t *testing.T) {
 		{name: "even number of etcds", args: []string{"-etcds=2"}, want: "-etcds is 2", code: 2},
 		{name: "no server", args: []string{"-servers=0"}, want: "-servers is 0", code: 2},
 		{name: "commands for one process", args: []string{"-commands"}, want: "-commands", code: 2},
+		{name: "port", args: []string{"--", "--secure-port=6443"}, want: "--secure-port", code: 2},
+		{name: "address", args: []string{"--", "--bind_address=0.0.0.0"}, want: "--bind-address", code: 2},
 		{name: "kube-apiserver's", args: []string{"--", "--no-such-flag"}, want: "no-such-flag", code: 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
