@@ -13,6 +13,9 @@ import (
 // cluster-scoped objects, and its cloud. A cluster-scoped object belongs to a run that
 // created it or whose namespace is part of its name. The objects in a namespace whose
 // name contains the run's namespace belong to the run too. Objects must not be modified.
+//
+// A State has no Events, Leases and bindings. It has the objects of another resource only after the
+// controller, the user or the World of a run has written an object of that resource.
 type State struct {
 	namespace string
 	objects   map[objectKey]*unstructured.Unstructured
@@ -29,7 +32,7 @@ func (s *State) Namespace() string { return s.namespace }
 
 // Objects returns the objects of a resource in the order of namespace and name. The
 // resource is its plural and, unless empty, its group: "configmaps",
-// "deployments.apps".
+// "deployments.apps". A resource that is not in the State has none.
 func (s *State) Objects(resource string) []*unstructured.Unstructured {
 	var found []*unstructured.Unstructured
 	for key, obj := range s.objects {
@@ -44,7 +47,8 @@ func (s *State) Objects(resource string) []*unstructured.Unstructured {
 }
 
 // Get returns the object with the name in the run's namespace or, if it is absent, the
-// cluster-scoped object with the name. If both are absent, Get returns nil.
+// cluster-scoped object with the name. If both are absent, or the resource is not in the State,
+// Get returns nil.
 func (s *State) Get(resource, name string) *unstructured.Unstructured {
 	if obj := s.objects[objectKey{resource, s.namespace, name}]; obj != nil {
 		return obj

@@ -29,8 +29,14 @@ import (
 // build of Kubernetes.
 const reexec = "CONTROLPLANE_TEST_RUN"
 
+// shortEtcdTimeout makes the program wait less long for etcd.
+const shortEtcdTimeout = "CONTROLPLANE_TEST_ETCD_TIMEOUT"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(reexec) != "" {
+		if d, err := time.ParseDuration(os.Getenv(shortEtcdTimeout)); err == nil {
+			etcdTimeout = d
+		}
 		main()
 		return
 	}
@@ -215,6 +221,75 @@ func TestStdin(t *testing.T) {
 	p.stop(t, p.stdin.Close)
 }
 
+// TestDataInUse starts a second controlplane with the -data of a running one. A signal and the end
+// of standard input stop it in time. Without them it ends with an error that names the folder.
+func TestDataInUse(t *testing.T) {
+	data := t.TempDir()
+	first := start(t, "-data", data)
+	for _, tt := range []struct {
+		name string
+		end  func(*process) error
+	}{
+		{"signal", func(p *process) error { return p.Process.Signal(syscall.SIGTERM) }},
+		{"end of standard input", func(p *process) error { return p.stdin.Close() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := begin(t, "-data", data, "-stdin")
+			go func() { _, _ = io.Copy(os.Stderr, p.stderr) }() // ends with the process
+			p.awaitFile(t, "controlplane-*/etcd.sock")          // etcd opens its data after that
+			p.stop(t, func() error { return tt.end(p) })
+		})
+	}
+	t.Run("no signal", func(t *testing.T) {
+		t.Setenv(shortEtcdTimeout, "3s")
+		p := begin(t, "-data", data)
+		text, err := io.ReadAll(p.stderr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = p.Wait()
+		if want := "start etcd: etcd did not start in 3s: another process may use -data " + data; err == nil || !strings.Contains(string(text), want) {
+			t.Errorf("exit: %v, stderr = %q, want an error with %q", err, text, want)
+		}
+	})
+	first.stop(t, func() error { return first.Process.Signal(syscall.SIGTERM) })
+}
+
+// awaitFile waits until the temporary folder has a file of the pattern.
+func (p *process) awaitFile(t *testing.T, pattern string) {
+	t.Helper()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for limit := time.After(2 * time.Minute); ; {
+		if found, err := filepath.Glob(filepath.Join(p.tmp, pattern)); err != nil || len(found) > 0 {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-limit:
+			t.Fatalf("no file %s after two minutes", pattern)
+		}
+	}
+}
+
+// TestStaleReadyFile holds that the ready file of a controlplane that was killed is gone before the
+// next one is ready.
+func TestStaleReadyFile(t *testing.T) {
+	data, ready := t.TempDir(), filepath.Join(t.TempDir(), "ready")
+	if err := os.WriteFile(ready, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first := start(t, "-data", data)
+	p := begin(t, "-ready-file", ready, "-data", data, "-stdin") // which waits for the data
+	go func() { _, _ = io.Copy(os.Stderr, p.stderr) }()          // ends with the process
+	p.awaitFile(t, "controlplane-*/etcd.sock")
+	if _, err := os.Stat(ready); err == nil {
+		t.Error("the ready file is left while the server starts")
+	}
+	p.stop(t, p.stdin.Close)
+	first.stop(t, func() error { return first.Process.Signal(syscall.SIGTERM) })
+}
+
 // TestNoCollector checks that nobody orphans dependents without the garbage collector, while the
 // namespace controller runs.
 func TestNoCollector(t *testing.T) {
@@ -247,6 +322,8 @@ func TestBadFlags(t *testing.T) {
 		{name: "even number of etcds", args: []string{"-etcds=2"}, want: "-etcds is 2", code: 2},
 		{name: "no server", args: []string{"-servers=0"}, want: "-servers is 0", code: 2},
 		{name: "commands for one process", args: []string{"-commands"}, want: "-commands", code: 2},
+		{name: "port", args: []string{"--", "--secure-port=6443"}, want: "--secure-port", code: 2},
+		{name: "address", args: []string{"--", "--bind_address=0.0.0.0"}, want: "--bind-address", code: 2},
 		{name: "kube-apiserver's", args: []string{"--", "--no-such-flag"}, want: "no-such-flag", code: 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

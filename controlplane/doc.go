@@ -25,9 +25,11 @@
 //	-kubeconfig FILE   write an administrator's kubeconfig here (mode 0600);
 //	                   empty means a file in a temporary folder, whose name is printed;
 //	                   a stop deletes it
-//	-ready-file FILE   create this file once the server is ready; a stop deletes it
+//	-ready-file FILE   create this file once the server is ready; a stop deletes it, and
+//	                   so does the next start if the process was killed
 //	-data FOLDER       store etcd's data here and start with the data in it, so that a
-//	                   test can restart a server or restore it from a copy;
+//	                   test can restart a server or restore it from a copy; a folder is
+//	                   for one process at a time;
 //	                   empty means a temporary folder
 //	-v N               verbosity of Kubernetes' log on stderr; 0 writes the log to the
 //	                   temporary folder and prints its end only after a failure
@@ -42,7 +44,8 @@
 //	-commands          read commands for a cluster from standard input
 //
 // Arguments after -- are passed to kube-apiserver after this program's own settings,
-// so they override them.
+// so they override them. --secure-port and --bind-address are an error: the port is a free
+// one, which the kubeconfig names.
 //
 // # In place of envtest's binaries
 //

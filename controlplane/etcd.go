@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
+	"os"
+	"os/signal"
 	"path/filepath"
 	"time"
 
@@ -21,6 +24,44 @@ func clientSocket(dir, name string) string { return filepath.Join(dir, name+".so
 // peerURL returns the address of an etcd for its peers: a socket in the working directory,
 // with the form of a host and a port, which etcd's client of peers requires.
 func peerURL(name string) string { return "unix://" + name + ":1" }
+
+// etcdTimeout bounds the start of etcd.
+var etcdTimeout = time.Minute
+
+// awaitEtcd starts etcd with its sockets in dir. Its error is errStop if a signal or the end of
+// standard input comes first. etcd waits for the lock of its data without a limit, so its start
+// may outlive awaitEtcd. It ends with the process.
+func (o *options) awaitEtcd(dir string, signals chan os.Signal, stop <-chan struct{}) (*embed.Etcd, error) {
+	type start struct {
+		etcd *embed.Etcd
+		err  error
+	}
+	started := make(chan start, 1)
+	go func() {
+		etcd, err := startEtcd(dir, cmp.Or(o.data, filepath.Join(dir, "etcd")), o.verbosity)
+		started <- start{etcd, err}
+	}()
+	select {
+	case s := <-started:
+		return s.etcd, s.err
+	case <-time.After(etcdTimeout):
+		if o.data == "" {
+			return nil, fmt.Errorf("etcd did not start in %v", etcdTimeout)
+		}
+		return nil, fmt.Errorf("etcd did not start in %v: another process may use -data %s: stop it, or use another folder", etcdTimeout, o.data)
+	case <-signals:
+		signal.Stop(signals) // a second one kills this process
+	case <-stop:
+	}
+	select { // until its files can be deleted
+	case s := <-started:
+		if s.err == nil {
+			s.etcd.Server.HardStop()
+		}
+	case <-time.After(stopTimeout):
+	}
+	return nil, errStop
+}
 
 // startEtcd starts etcd with its sockets in dir and its data in data, which may contain
 // the data of an earlier etcd.
@@ -48,9 +89,6 @@ func startEtcd(dir, data string, verbosity int) (*embed.Etcd, error) {
 	case err := <-e.Err():
 		e.Close()
 		return nil, err
-	case <-time.After(time.Minute):
-		e.Close()
-		return nil, fmt.Errorf("etcd is not ready after 1m")
 	}
 }
 

@@ -96,6 +96,10 @@ func parse(args []string) (options, error) {
 		if len(a) == 0 || a[0] != '-' {
 			return options{}, fmt.Errorf("unexpected argument %q: write flags of kube-apiserver after --", a)
 		}
+		name, _, _ := strings.Cut(strings.ReplaceAll(a, "_", "-"), "=") // kube-apiserver accepts both
+		if name == "--secure-port" || name == "--bind-address" {
+			return options{}, fmt.Errorf("%s cannot be set: the port is chosen: read it from the kubeconfig", name)
+		}
 	}
 	if o.verbosity < 0 {
 		return options{}, fmt.Errorf("-v %d is negative: use 0 or more", o.verbosity)
@@ -124,6 +128,11 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 			err = rmErr
 		}
 	}()
+
+	// A process that was killed has left its ready file.
+	if err := os.Remove(opts.readyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 
 	// Kubernetes' commands always log to os.Stderr. Without -v that log goes to a file,
 	// whose end is printed only after a failure.
@@ -163,11 +172,10 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 	if err != nil {
 		return err
 	}
-	data := opts.data
-	if data == "" {
-		data = filepath.Join(dir, "etcd")
+	etcd, err := opts.awaitEtcd(dir, signals, stop)
+	if errors.Is(err, errStop) {
+		return nil
 	}
-	etcd, err := startEtcd(dir, data, opts.verbosity)
 	if err != nil {
 		return fmt.Errorf("start etcd: %w", err)
 	}

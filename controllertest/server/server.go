@@ -74,7 +74,9 @@ func (s *Server) Config() *rest.Config { return s.local.Config() }
 // take one. Stop deletes the file, unless it belongs to an existing cluster.
 func (s *Server) Kubeconfig() string { return s.local.Kubeconfig }
 
-// Stop stops the server and deletes its files. An existing cluster stays.
+// Stop stops the server and deletes its files. It kills a server that does not stop within 30s.
+// If the server failed or was killed, the error has the end of its log. Later calls return the
+// same error. An existing cluster stays.
 func (s *Server) Stop() error {
 	if err := s.local.Stop(); err != nil {
 		return fmt.Errorf("server: %w", err)

@@ -22,6 +22,8 @@
 //
 // # Caveats
 //
+//   - Cluster is for an API server without a scheduler and kubelets. On a cluster with them, both
+//     would write the Pods: leave Scenario.World nil.
 //   - Pods are bound without a look at resources and affinity, except the affinity by which the
 //     controller of DaemonSets names a Node.
 //   - Containers do not restart, volumes are not mounted, and probes are not called.

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -18,6 +19,9 @@ import (
 )
 
 const startTimeout = 5 * time.Minute
+
+// stopTimeout bounds the graceful stop. A controlplane stops within ten seconds.
+var stopTimeout = 30 * time.Second
 
 // A Server is a running controlplane or an existing cluster.
 type Server struct {
@@ -28,6 +32,7 @@ type Server struct {
 	stdin   io.WriteCloser
 	answers <-chan string
 	dir     string
+	stop    func() error // stops the process once
 }
 
 // Existing returns the cluster of KUBECONFIG if USE_EXISTING_CLUSTER is "true".
@@ -73,13 +78,14 @@ func Start(ctx context.Context, bin string, args ...string) (_ *Server, err erro
 		}
 	}()
 	s := &Server{Kubeconfig: filepath.Join(dir, "kubeconfig"), dir: dir}
-	var output strings.Builder
+	output := new(tail)
 	ready := &lineWriter{ready: make(chan struct{}), answers: make(chan string, 1)}
 	s.answers = ready.answers
 	s.cmd = exec.Command(bin, append([]string{"-stdin", "-kubeconfig", s.Kubeconfig}, args...)...)
 	s.cmd.Env = append(os.Environ(), "TMPDIR="+dir) // so that no file is left, however the process ends
 	s.cmd.Stdout = ready
-	s.cmd.Stderr = &output
+	s.cmd.Stderr = output
+	s.cmd.WaitDelay = 5 * time.Second // for a child of a killed process, which may keep its output open
 	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -97,13 +103,13 @@ func Start(ctx context.Context, bin string, args ...string) (_ *Server, err erro
 	select {
 	case <-ready.ready:
 	case err := <-ended:
-		return nil, fmt.Errorf("controlplane ended before it was ready: %w\n%s", err, output.String())
+		return nil, fmt.Errorf("controlplane ended before it was ready: %w\n%s", err, output)
 	case <-ctx.Done():
 		_ = s.cmd.Process.Kill()
 		<-ended //nolint:errcheck // it was killed
-		return nil, fmt.Errorf("controlplane is not ready: %w\n%s", context.Cause(ctx), output.String())
+		return nil, fmt.Errorf("controlplane is not ready: %w\n%s", context.Cause(ctx), output)
 	}
-	s.stdin = &stopper{WriteCloser: s.stdin, ended: ended}
+	s.stop = sync.OnceValue(func() error { return errors.Join(s.end(ended, output), os.RemoveAll(dir)) })
 	if err := s.load(); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
@@ -142,14 +148,33 @@ func (s *Server) Do(command string) error {
 	return nil
 }
 
-// Stop stops the server, waits for its process and deletes its files. If the server is
-// an existing cluster, Stop is a no-op.
+// Stop stops the server, waits for its process and deletes its files. It kills a process that
+// does not end. Later calls return the same error. If the server is an existing cluster, Stop is
+// a no-op.
 func (s *Server) Stop() error {
 	if s.cmd == nil {
 		return nil
 	}
-	err := s.stdin.Close()
-	return errors.Join(err, os.RemoveAll(s.dir))
+	return s.stop()
+}
+
+// end closes the server's standard input, which stops the server, and waits for its process. If
+// the process failed or is killed, the error has the end of its output.
+func (s *Server) end(ended <-chan error, output *tail) error {
+	_ = s.stdin.Close()
+	timer := time.NewTimer(stopTimeout)
+	defer timer.Stop()
+	select {
+	case err := <-ended:
+		if err != nil {
+			return fmt.Errorf("controlplane: %w\n%s", err, output)
+		}
+		return nil
+	case <-timer.C:
+		_ = s.cmd.Process.Kill()
+		<-ended //nolint:errcheck // it was killed
+		return fmt.Errorf("controlplane was killed, because it still ran %v after its standard input was closed\n%s", stopTimeout, output)
+	}
 }
 
 func (s *Server) load() error {
@@ -162,19 +187,19 @@ func (s *Server) load() error {
 	return nil
 }
 
-// stopper closes the server's standard input, which stops the server, and waits.
-type stopper struct {
-	io.WriteCloser
-	ended <-chan error
+// A tail is the end of what a process wrote.
+type tail []byte
+
+func (t *tail) Write(p []byte) (int, error) {
+	const most = 16 << 10 // a controlplane that failed prints the last 8 KiB of its log
+	*t = append(*t, p...)
+	if len(*t) > 2*most {
+		*t = append((*t)[:0], (*t)[len(*t)-most:]...)
+	}
+	return len(p), nil
 }
 
-func (s *stopper) Close() error {
-	_ = s.WriteCloser.Close()
-	if err := <-s.ended; err != nil {
-		return fmt.Errorf("controlplane: %w", err)
-	}
-	return nil
-}
+func (t *tail) String() string { return string(*t) }
 
 // lineWriter reads what the server prints. It closes ready when the server is ready, and
 // passes on the responses to commands.

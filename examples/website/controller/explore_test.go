@@ -31,7 +31,7 @@ func TestExplore(t *testing.T) {
 	t.Parallel()
 	// A busy machine folds the events of a reconcile, and each reconcile has an external call,
 	// so many runs at once would lack the last calls of the runs without faults.
-	options := controllertest.Options{Sample: 24, Parallel: 8, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true}
+	options := controllertest.Options{Sample: 24, Parallel: 8, ConvergeTimeout: 90 * time.Second}
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
 		var err error
 		if options.Budget, err = time.ParseDuration(text); err != nil {
@@ -51,7 +51,7 @@ func TestUpgrade(t *testing.T) {
 	s.Name = "website-upgrade"
 	s.Start = start(true)
 	s.From = &controllertest.Former{Start: start(true), Beside: true}
-	controllertest.Explore(t, s, controllertest.Options{Sample: 8, Parallel: 8, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true})
+	controllertest.Explore(t, s, controllertest.Options{Sample: 8, Parallel: 8, ConvergeTimeout: 90 * time.Second})
 }
 
 // start returns the function that runs the operator, with an election if two processes run.
