@@ -65,7 +65,7 @@ func Has(obj metav1.Object, name string) bool {
 // In a call of package preview, Ensure does not run cleanup, and the report names it.
 //
 // Errors wrap their cause. A Conflict means that obj is stale. A NotFound means that obj
-// was gone before the finalizer was stored. Calling again with a newer copy is always
+// was gone before the finalizer was stored, and also has the class stale. Calling again with a newer copy is always
 // right.
 func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, name string, cleanup func(context.Context, Held[T]) error) (held Held[T], live bool, err error) {
 	if err := checkGuard(c, obj, name); err != nil {
@@ -138,6 +138,9 @@ func Add[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T
 		return Held[T]{}, fmt.Errorf("finalizer %s: add: the object is being deleted", name)
 	}
 	stored, err := patch(ctx, c, obj, operations, dryRun...)
+	if kube.IsGone(err, obj.GetName()) { // no failure: the event of its deletion is on the way
+		err = fmt.Errorf("%w: %w", kube.ErrGone, err)
+	}
 	if err != nil {
 		return Held[T]{}, fmt.Errorf("finalizer %s: add: %w", name, err)
 	}

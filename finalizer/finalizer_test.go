@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/controllerkit/controllerkit/finalizer"
@@ -303,6 +304,30 @@ func TestAddToADeletedObject(t *testing.T) {
 	if h, err := finalizer.Add(t.Context(), m, m.live.DeepCopy(), name); err == nil || h.Valid() {
 		t.Errorf("without it: held %t, error %v, want an error", h.Valid(), err)
 	}
+}
+
+// TestAddToAGoneObject: the error is a NotFound, and that of a stale object, which is no failure of the loop: an object
+// that is deleted right after its creation is no fault of anybody.
+func TestAddToAGoneObject(t *testing.T) {
+	obj := object("a", false)
+	gone := apierrors.NewNotFound(corev1.Resource("configmaps"), obj.Name)
+	m := patcher(func() (*corev1.ConfigMap, error) { return nil, gone })
+	_, added := finalizer.Add(t.Context(), m, obj, name)
+	_, _, ensured := finalizer.Ensure(t.Context(), m, obj, name, func(context.Context, finalizer.Held[*corev1.ConfigMap]) error { return nil })
+	for _, err := range []error{added, ensured} {
+		if stale, ok := errors.AsType[interface {
+			error
+			Stale() bool
+		}](err); !apierrors.IsNotFound(err) || !ok || !stale.Stale() {
+			t.Errorf("error = %v, want a NotFound that is stale", err)
+		}
+	}
+}
+
+type patcher func() (*corev1.ConfigMap, error)
+
+func (p patcher) Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*corev1.ConfigMap, error) {
+	return p()
 }
 
 // TestAddStale proves F3, F4, F6.

@@ -121,6 +121,8 @@ type day struct {
 	data    string   // the folder of etcd, with setup.data
 	asleep  string   // the file that sends the operator to sleep, with -broken
 
+	overlooked sync.Map // the UIDs of websites that the API server removed although they had their finalizer
+
 	mu     sync.Mutex
 	admin  *rest.Config
 	tokens []string // of the replicas and of Prometheus: no log may have them
@@ -548,7 +550,14 @@ func (d *day) remove(namespace, site string) {
 
 // right returns nil if everything is as the websites say. Those for which skip returns true may fail.
 func (d *day) right(skip func(object) bool) error {
-	c := &checker{client: d.kube().Discovery().RESTClient(), records: d.service.Records}
+	c := &checker{client: d.kube().Discovery().RESTClient(), records: func() map[string]string {
+		records := d.service.Records()
+		d.overlooked.Range(func(uid, _ any) bool {
+			delete(records, uid.(string))
+			return true
+		})
+		return records
+	}}
 	return errors.Join(c.right(d.Context(), skip), c.bundles(d.Context(), d.watched))
 }
 
