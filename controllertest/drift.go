@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/controllertest/internal/fields"
 )
 
 // Drift is a change of an object that the controller has created. Some controllers restore
@@ -170,7 +171,7 @@ func refused(err error) bool {
 // written it, outside of metadata, status and lists.
 func edits(resource string, wrote map[string]any) [][]byte {
 	var patches [][]byte
-	for _, path := range leaves(nil, map[string]any{}, wrote) {
+	for _, path := range fields.Leaves(nil, map[string]any{}, wrote) {
 		switch path[0] {
 		case "apiVersion", "kind", "metadata", "status", "immutable":
 			continue
