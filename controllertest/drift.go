@@ -228,7 +228,11 @@ func (r *run) settle(ctx context.Context) (_ *State, _ []Finding, over bool) {
 	}
 	what := strings.Join(drifted, ", ")
 	r.note("%s: not restored; the processes are restarted", what)
-	if !r.restored(ctx) {
+	restored, findings, known := r.restored(ctx)
+	if !known {
+		return nil, findings, false
+	}
+	if !restored {
 		r.note("%s: not restored by a restart either, so the controller leaves it to a person", what)
 		r.x.keeps(drifted)
 		return nil, nil, true
@@ -238,8 +242,9 @@ func (r *run) settle(ctx context.Context) (_ *State, _ []Finding, over bool) {
 		"%s: the controller restores it after a restart, but not within %v of the change: let it watch %s, or leave the kind out of Options.Faults if it restores less often", what, r.x.options.ConvergeTimeout, resource)}}, false
 }
 
-// restored restarts the processes and reports whether the state is then as without faults.
-func (r *run) restored(ctx context.Context) bool {
+// restored restarts the processes and reports whether the state is then as without faults. If known is
+// false, the rest after the restart has no outcome, and the findings are those of a stopped exploration.
+func (r *run) restored(ctx context.Context) (restored bool, findings []Finding, known bool) {
 	r.mu.Lock()
 	r.differs = false
 	life := slices.Clone(r.life)
@@ -247,12 +252,14 @@ func (r *run) restored(ctx context.Context) bool {
 	for _, i := range life {
 		i.crash(effects{})
 	}
-	_, findings := r.rest(ctx)
+	state, findings := r.rest(ctx)
+	if ctx.Err() != nil || state == nil && len(findings) == 0 {
+		r.doubt("it is unknown whether a restart restores the drift")
+		return false, findings, false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	restored := len(findings) == 0 && !r.differs
-	r.differs = false
-	return restored
+	return len(findings) == 0 && !r.differs, findings, true
 }
 
 // driftsAtRest makes the drift of the plan that belongs to this rest.
