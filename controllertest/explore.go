@@ -127,8 +127,8 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	exploring, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 	x.abort = abort
-	aborted := func() error {
-		if cause := context.Cause(exploring); cause != nil && ctx.Err() == nil {
+	ended := func() error { // by the scenario or by ctx
+		if cause := context.Cause(exploring); cause != nil {
 			return fmt.Errorf("controllertest: %s: %w", s.Name, cause)
 		}
 		return nil
@@ -137,16 +137,16 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 		x.end = began.Add(o.Budget)
 	}
 	ref, err := x.references(exploring)
-	if err := aborted(); err != nil {
+	if ref == nil && err == nil { // something is wrong without any fault
+		x.leaks()
+		x.report.Failures = x.failures()
+		return x.report, ended()
+	}
+	if err := ended(); err != nil {
 		return nil, err
 	}
 	if err != nil {
 		return nil, fmt.Errorf("controllertest: %s: %w", s.Name, err)
-	}
-	if ref == nil { // something is wrong without any fault
-		x.leaks()
-		x.report.Failures = x.failures()
-		return x.report, aborted()
 	}
 	if took := time.Since(began); o.Budget > 0 && took > o.Budget {
 		return nil, fmt.Errorf("controllertest: %s: the runs without faults took %v, more than Options.Budget, which is %v: give it a multiple of that time, or make the script shorter", s.Name, took.Round(time.Millisecond), o.Budget)
@@ -160,7 +160,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 		x.leaks()
 	}
 	x.report.Failures = x.failures()
-	return x.report, cmp.Or(aborted(), ctx.Err(), err)
+	return x.report, cmp.Or(ended(), err)
 }
 
 // connect prepares the API server of Options.Config, or a new one.
@@ -268,7 +268,7 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 			if x.watched == nil {
 				x.watched = map[string]int{} // unknown, and the runs are parallel
 			}
-			x.faultless(warm, x.repeat(ctx, nil, nil, x.options.Confirm))
+			x.faultless(ctx, warm, x.repeat(ctx, nil, nil, x.options.Confirm))
 		}
 		return nil, err
 	}
@@ -295,7 +295,7 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 			if !warm.alone {
 				others = append(others, warm)
 			}
-			x.faultless(r, others)
+			x.faultless(ctx, r, others)
 			return nil, nil
 		}
 	}
@@ -311,6 +311,9 @@ func (x *explorer) faultlessRun(ctx context.Context) (*run, error) {
 	for n := 1; ; n++ {
 		began := time.Now()
 		r, err := x.try(ctx, nil, nil)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx) // a stopped run has no outcome
+		}
 		if err != nil && !unreached(err) {
 			return nil, err
 		}
@@ -319,19 +322,22 @@ func (x *explorer) faultlessRun(ctx context.Context) (*run, error) {
 			why = err.Error()
 		} else {
 			var doubtful bool
-			if why, doubtful = r.doubtful(); !doubtful || r.failed() || ctx.Err() != nil {
+			if why, doubtful = r.doubtful(); !doubtful || r.failed() {
 				x.took(time.Since(began))
 				return r, err
 			}
 		}
-		if n == maxAttempts || ctx.Err() != nil {
+		if n == maxAttempts {
 			return nil, fmt.Errorf("no run without faults can be judged: %s: use a machine with less load, or set a longer Options.ConvergeTimeout", why)
 		}
 	}
 }
 
 // faultless stores the findings of a run without faults, and how many of the other runs have them.
-func (x *explorer) faultless(r *run, others []*run) {
+func (x *explorer) faultless(ctx context.Context, r *run, others []*run) {
+	if ctx.Err() != nil {
+		others = nil // they were stopped
+	}
 	runs := append(slices.DeleteFunc(others, func(o *run) bool { return !o.failed() && o.fired() < 0 }), r)
 	x.enter(r, union(r, runs), len(runs), 0)
 }

@@ -314,3 +314,61 @@ func TestForeignWrite(t *testing.T) {
 		t.Errorf("failures %v", report.Failures)
 	}
 }
+
+// A limited is a recorder of a test with a deadline, as *testing.T has with the -timeout of go test.
+type limited struct {
+	*recorder
+	end time.Time
+}
+
+func (l limited) Deadline() (time.Time, bool) { return l.end, true }
+
+// TestTimeoutOfGoTest holds that an exploration ends before the deadline of its test, and names the
+// cure.
+//
+// Proves X4.
+func TestTimeoutOfGoTest(t *testing.T) {
+	testserver.Needed(t)
+	t.Parallel()
+	s := (&copier{}).scenario()
+	o := quick(t)
+	o.QuietPeriod = time.Minute
+	rec := record(t, func(tb testing.TB) {
+		controllertest.Explore(limited{tb.(*recorder), time.Now().Add(4 * time.Second)}, s, o)
+	})
+	if want := "controllertest: copier: the -timeout of go test is nearly over: set a longer one, or Options.Budget"; rec.errors() != want {
+		t.Errorf("Explore reports %q, want %q", rec.errors(), want)
+	}
+}
+
+// TestStoppedReports holds that an exploration whose context ends reports the findings before, and
+// the cause of the end.
+//
+// Proves X4.
+func TestStoppedReports(t *testing.T) {
+	testserver.Needed(t)
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	var late atomic.Bool
+	c := copier{failed: func(context.Context, *copying) error {
+		if late.Swap(true) {
+			cancel(errors.New("the machine is needed"))
+		}
+		return errStop
+	}}
+	o := quick(t, dropped, dropped)
+	o.Parallel, o.ConvergeTimeout = 1, 5*time.Second
+	rec := record(t, func(tb testing.TB) {
+		tb.(*recorder).ctx = ctx
+		controllertest.Explore(tb, c.scenario(), o)
+	})
+	for _, part := range []string{dropped + "\nliveness: ", "controllertest: copier: the machine is needed"} {
+		if !strings.Contains(rec.errors(), part) {
+			t.Errorf("Explore reports %q, want %q", rec.errors(), part)
+		}
+	}
+	if !strings.Contains(rec.logs(), "1 of 2 enumerated plans ran") {
+		t.Errorf("the log is\n%s", rec.logs())
+	}
+}
