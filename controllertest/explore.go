@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit/internal/definitions"
 )
@@ -638,18 +639,10 @@ func (x *explorer) sweep() error {
 	if x.keep {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	runs := int(x.runs.Load())
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute+time.Duration(runs)*sweepTime)
 	defer cancel()
-	var errs []error
-	left := 0
-	failed := func(err error, format string, args ...any) {
-		if ignoreNotFound(err) == nil {
-			return
-		}
-		if left++; left <= maxLeft {
-			errs = append(errs, fmt.Errorf("controllertest: %s: %w", fmt.Sprintf(format, args...), err))
-		}
-	}
+	var requests []request
 	// The observer may not have seen the last write of a killed process.
 	for _, gvr := range x.observer.all() {
 		resource := gvr.GroupResource().String()
@@ -658,7 +651,7 @@ func (x *explorer) sweep() error {
 			continue
 		}
 		if err != nil {
-			failed(err, "list %s", resource)
+			requests = append(requests, request{"list " + resource, func() error { return err }})
 			continue
 		}
 		for n := range list.Items {
@@ -670,23 +663,40 @@ func (x *explorer) sweep() error {
 			client := x.dyn.Resource(gvr).Namespace(obj.GetNamespace())
 			// The controller that would remove its finalizers has ended.
 			if len(obj.GetFinalizers()) > 0 {
-				_, err := client.Patch(ctx, obj.GetName(), mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-				failed(err, "remove the finalizers of %s", key)
+				requests = append(requests, request{"remove the finalizers of " + key.String(), func() error {
+					_, err := client.Patch(ctx, key.name, mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+					return err
+				}})
 			}
 			if obj.GetNamespace() == "" || obj.GetDeletionTimestamp() == nil {
-				failed(client.Delete(ctx, obj.GetName(), metav1.DeleteOptions{}), "delete %s", key)
+				requests = append(requests, request{"delete " + key.String(), func() error { return client.Delete(ctx, key.name, metav1.DeleteOptions{}) }})
 			}
 		}
 	}
-	for n := range x.runs.Load() {
+	for n := range runs {
 		name := fmt.Sprintf("%s-%d", x.prefix, n+1)
-		failed(x.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}), "delete namespace %s", name)
-		if left > maxLeft && ctx.Err() != nil {
-			break // the server does not respond
-		}
+		requests = append(requests, request{"delete namespace " + name, func() error { return x.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}) }})
 	}
-	if left > 0 {
-		errs = append(errs, fmt.Errorf("controllertest: %d requests of the cleanup failed: delete the objects above and the namespaces that begin with %s-, or set Options.KeepNamespaces if the cluster is thrown away", left, x.prefix))
+	errs := make([]error, len(requests))
+	workqueue.ParallelizeUntil(context.Background(), sweepers, len(requests), func(n int) {
+		if err := ignoreNotFound(requests[n].send()); err != nil {
+			errs[n] = fmt.Errorf("controllertest: %s: %w", requests[n].name, err)
+		}
+	})
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if left := len(errs); left > 0 {
+		errs = append(errs[:min(left, maxLeft)], fmt.Errorf("controllertest: %d requests of the cleanup failed: delete the objects above and the namespaces that begin with %s-, or set Options.KeepNamespaces if the cluster is thrown away", left, x.prefix))
 	}
 	return errors.Join(errs...)
 }
+
+// A request of the cleanup.
+type request struct {
+	name string
+	send func() error
+}
+
+const (
+	sweepers  = 16                     // parallel requests of the cleanup
+	sweepTime = 100 * time.Millisecond // for each run, in addition to a minute
+)
