@@ -243,6 +243,35 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
+// TestServerIsDead holds that an exploration ends with an error if its API server does not serve for
+// a minute, and does not use up the plans before.
+//
+// Proves X4.
+func TestServerIsDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := clusterOf(t, func(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED })
+		ctx, abort := context.WithCancelCause(t.Context())
+		defer abort(nil)
+		x.abort = abort
+		began := time.Now()
+		p, err := parsePlan("500@update configmaps a#1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.attempt(ctx, p, nil, began)
+		cause := context.Cause(ctx)
+		if cause == nil || !strings.Contains(cause.Error(), "the API server does not serve any more: no run could begin for 1m0s: create a namespace: ") || !strings.Contains(cause.Error(), "connection refused") {
+			t.Errorf("the exploration ends by %v", cause)
+		}
+		if took, n := time.Since(began), x.runs.Load(); took < time.Minute || took > 2*time.Minute || n > 70 {
+			t.Errorf("it ends after %v and %d runs", took, n)
+		}
+		if len(x.report.Unjudged) > 0 {
+			t.Errorf("not judged: %q", x.report.Unjudged)
+		}
+	})
+}
+
 // TestSweepOfMany holds that the cleanup of many runs is in time on a slow cluster.
 //
 // Proves X5.

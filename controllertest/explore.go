@@ -66,6 +66,7 @@ type explorer struct {
 	groups    map[string]*group
 	found     map[string]*group // by the failing plan, shortened
 	typical   time.Duration     // the moving average of the time of a run
+	unserved  time.Time         // when a run first could not begin, and none has begun since
 	report    *Report
 }
 
@@ -451,7 +452,7 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 		return nil, err
 	}
 	x.mu.Lock()
-	x.plans[r.id] = p
+	x.plans[r.id], x.unserved = p, time.Time{}
 	x.mu.Unlock()
 	r.execute(ctx)
 	x.observer.remove(r)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -370,5 +371,28 @@ func TestStoppedReports(t *testing.T) {
 	}
 	if !strings.Contains(rec.logs(), "1 of 2 enumerated plans ran") {
 		t.Errorf("the log is\n%s", rec.logs())
+	}
+}
+
+// TestOutageOfTheServer holds that a short outage of the API server costs no plan its outcome.
+//
+// Proves X2.
+func TestOutageOfTheServer(t *testing.T) {
+	testserver.Needed(t)
+	t.Parallel()
+	var created atomic.Int64
+	o := quick(t, dropped)
+	o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			if req.Method == http.MethodPost && req.URL.Path == "/api/v1/namespaces" {
+				if n := created.Add(1); n > 4 && n <= 9 { // after the runs without faults
+					return nil, errors.New("refused by the test")
+				}
+			}
+			return next.RoundTrip(req)
+		})
+	})
+	if report := run(t, (&copier{}).scenario(), o); report.Valid != 1 || len(report.Unjudged) > 0 {
+		t.Errorf("%d plans are valid, not judged: %q", report.Valid, report.Unjudged)
 	}
 }
