@@ -136,7 +136,7 @@ func (r *run) drift(kind Kind, key objectKey) {
 		err = client.Delete(ctx, key.name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)})
 	} else {
 		r.mu.Lock()
-		edits := edits(key.resource, r.made[key])
+		edits := fields.Edits(key.resource, r.made[key])
 		r.mu.Unlock()
 		err = errNoField
 		for _, edit := range edits[:min(len(edits), maxDrifts)] {
@@ -165,44 +165,6 @@ var errNoField = errors.New("the controller has written no field that can be cha
 // refused reports whether a change is not possible.
 func refused(err error) bool {
 	return errors.Is(err, errNoField) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err)
-}
-
-// edits returns merge patches that change one field each of an object as its controller has
-// written it, outside of metadata, status and lists.
-func edits(resource string, wrote map[string]any) [][]byte {
-	var patches [][]byte
-	for _, path := range fields.Leaves(nil, map[string]any{}, wrote) {
-		switch path[0] {
-		case "apiVersion", "kind", "metadata", "status", "immutable":
-			continue
-		}
-		var value any = wrote
-		for _, key := range path {
-			value = value.(map[string]any)[key]
-		}
-		switch v := value.(type) {
-		case string:
-			value = "drift"
-			if resource == "secrets" && path[0] == "data" {
-				value = "ZHJpZnQ=" // base64
-			}
-		case bool:
-			value = !v
-		case int64:
-			value = v + 1
-		case float64:
-			value = v + 1
-		default:
-			continue
-		}
-		for n := len(path) - 1; n >= 0; n-- {
-			value = map[string]any{path[n]: value}
-		}
-		if patch, err := json.Marshal(value); err == nil {
-			patches = append(patches, patch)
-		}
-	}
-	return patches
 }
 
 // settle is rest with the drift of the plan. over reports that the run ends without a finding,

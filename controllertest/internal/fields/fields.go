@@ -1,4 +1,4 @@
-// Package fields lists and copies the fields of objects that are maps of JSON.
+// Package fields lists, copies and edits the fields of objects that are maps of JSON.
 package fields
 
 import (
@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/json"
 )
 
 // Leaves lists the paths at which to differs from from. A list is one leaf.
@@ -22,6 +23,44 @@ func Leaves(path []string, from, to map[string]any) (paths [][]string) {
 		}
 	}
 	return paths
+}
+
+// Edits returns merge patches that change one field each of an object as its controller has
+// written it, outside of metadata, status and lists.
+func Edits(resource string, wrote map[string]any) [][]byte {
+	var patches [][]byte
+	for _, path := range Leaves(nil, map[string]any{}, wrote) {
+		switch path[0] {
+		case "apiVersion", "kind", "metadata", "status", "immutable":
+			continue
+		}
+		var value any = wrote
+		for _, key := range path {
+			value = value.(map[string]any)[key]
+		}
+		switch v := value.(type) {
+		case string:
+			value = "drift"
+			if resource == "secrets" && path[0] == "data" {
+				value = "ZHJpZnQ=" // base64
+			}
+		case bool:
+			value = !v
+		case int64:
+			value = v + 1
+		case float64:
+			value = v + 1
+		default:
+			continue
+		}
+		for n := len(path) - 1; n >= 0; n-- {
+			value = map[string]any{path[n]: value}
+		}
+		if patch, err := json.Marshal(value); err == nil {
+			patches = append(patches, patch)
+		}
+	}
+	return patches
 }
 
 // Copy makes a field of an object what it is in another one.
