@@ -130,12 +130,15 @@ func (x *explorer) once(ctx context.Context, p plan, ref *reference) *run {
 	for n := 1; ; n++ {
 		began := time.Now()
 		r, err := x.try(ctx, p, ref)
-		if ctx.Err() == nil {
-			x.took(time.Since(began))
+		if err != nil && ctx.Err() == nil {
+			x.pauses(ctx, err)
+			n--
+			continue
 		}
 		if err != nil {
-			r = &run{x: x, plan: p, began: time.Now()}
-			r.doubt("the server: %v", err)
+			r = &run{x: x, plan: p} // a stopped run has no outcome
+		} else {
+			x.took(time.Since(began))
 		}
 		if n == maxAttempts || r.failed() || r.cannotHurry() || r.fired() == len(r.plan) || ctx.Err() != nil {
 			r.forget()
@@ -143,6 +146,23 @@ func (x *explorer) once(ctx context.Context, p plan, ref *reference) *run {
 		}
 		p = r.plan
 	}
+}
+
+// maxUnserved bounds the time in which no run can begin.
+const maxUnserved = time.Minute
+
+// pauses waits after a run that could not begin. If none can begin for some time, the server is gone.
+func (x *explorer) pauses(ctx context.Context, err error) {
+	x.mu.Lock()
+	if x.unserved.IsZero() {
+		x.unserved = time.Now()
+	}
+	unserved := time.Since(x.unserved)
+	x.mu.Unlock()
+	if unserved >= maxUnserved {
+		x.abort(fmt.Errorf("the API server does not serve any more: no run could begin for %v: %w", unserved.Round(time.Second), err))
+	}
+	_ = sleep(ctx, nil, time.Second)
 }
 
 // forget drops all that is not needed of a run that was judged. A leaked goroutine of it may

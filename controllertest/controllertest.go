@@ -1,12 +1,15 @@
 package controllertest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Explore runs the scenario without faults and then under the plans that the options
@@ -15,6 +18,8 @@ import (
 //
 // If the environment variable CONTROLLERTEST_REPLAY is set, as in Failure.Replay, Explore runs
 // only its plan.
+//
+// Explore ends before the -timeout of go test, and then the test fails with the findings until then.
 //
 // With go test -short, Explore skips the test, because an exploration takes minutes and a server.
 func Explore(t testing.TB, s Scenario, o Options) {
@@ -39,7 +44,9 @@ func Explore(t testing.TB, s Scenario, o Options) {
 			o.Plans, o.replays = []string{text[:i]}, count
 		}
 	}
-	report, err := explore(t.Context(), s, o, t.Logf)
+	ctx, cancel := inTime(t)
+	defer cancel()
+	report, err := explore(ctx, s, o, t.Logf)
 	if err != nil {
 		if report != nil {
 			t.Log(report)
@@ -54,6 +61,22 @@ func Explore(t testing.TB, s Scenario, o Options) {
 		t.Errorf("controllertest: the faults of these plans did not happen: use the names of Report.Operations%s:\n\t%s", recount(report.Invalid), strings.Join(report.Invalid, "\n\t"))
 	}
 }
+
+// inTime returns the context of a test, which ends so long before the -timeout of go test that the
+// exploration can stop and report. At the -timeout, go test ends the process without a report.
+func inTime(t testing.TB) (context.Context, context.CancelFunc) {
+	if limited, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
+		if end, ok := limited.Deadline(); ok {
+			return context.WithDeadlineCause(t.Context(), end.Add(-min(maxReserve, time.Until(end)/4)), errTimeout)
+		}
+	}
+	return context.WithCancel(t.Context())
+}
+
+// maxReserve bounds the time between the end of an exploration and the -timeout of go test.
+const maxReserve = 2 * time.Minute
+
+var errTimeout = errors.New("the -timeout of go test is nearly over: set a longer one, or Options.Budget")
 
 // recount returns the cure of a plan whose second fault is at the second occurrence of the
 // operation of its first fault, or "" if the plans have no such fault.

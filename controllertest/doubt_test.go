@@ -8,13 +8,18 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
@@ -221,4 +226,77 @@ func TestConditional(t *testing.T) {
 			t.Errorf("%s %s is conditional: %t", test.op.Verb, test.op.Body, got)
 		}
 	}
+}
+
+// clusterOf returns an exploration whose API server is a function.
+func clusterOf(t *testing.T, serve func(*http.Request) (*http.Response, error)) *explorer {
+	t.Helper()
+	config := &rest.Config{Host: "http://cluster", QPS: -1}
+	config.Wrap(func(http.RoundTripper) http.RoundTripper { return transport(serve) })
+	return &explorer{
+		config: config, kube: kubernetes.NewForConfigOrDie(config), dyn: dynamic.NewForConfigOrDie(config), observer: newObserver(t.Context(), "ct"), prefix: "ct",
+		slots: make(chan struct{}, 1), plans: map[string]plan{}, report: &Report{Kinds: map[Kind]Count{}, Accepted: map[string]int{}},
+	}
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// TestServerIsDead holds that an exploration ends with an error if its API server does not serve for
+// a minute, and does not use up the plans before.
+//
+// Proves X4.
+func TestServerIsDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := clusterOf(t, func(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED })
+		ctx, abort := context.WithCancelCause(t.Context())
+		defer abort(nil)
+		x.abort = abort
+		began := time.Now()
+		p, err := parsePlan("500@update configmaps a#1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.attempt(ctx, p, nil, began)
+		cause := context.Cause(ctx)
+		if cause == nil || !strings.Contains(cause.Error(), "the API server does not serve any more: no run could begin for 1m0s: create a namespace: ") || !strings.Contains(cause.Error(), "connection refused") {
+			t.Errorf("the exploration ends by %v", cause)
+		}
+		if took, n := time.Since(began), x.runs.Load(); took < time.Minute || took > 2*time.Minute || n > 70 {
+			t.Errorf("it ends after %v and %d runs", took, n)
+		}
+		if len(x.report.Unjudged) > 0 {
+			t.Errorf("not judged: %q", x.report.Unjudged)
+		}
+	})
+}
+
+// TestSweepOfMany holds that the cleanup of many runs is in time on a slow cluster.
+//
+// Proves X5.
+func TestSweepOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		deleted := map[string]bool{}
+		var mu sync.Mutex
+		x := clusterOf(t, func(req *http.Request) (*http.Response, error) {
+			if err := sleep(req.Context(), nil, 500*time.Millisecond); err != nil {
+				return nil, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			deleted[req.Method+" "+req.URL.Path] = true
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))}, nil
+		})
+		const runs = 3000
+		x.runs.Store(runs)
+		if err := x.sweep(); err != nil {
+			t.Error(err)
+		}
+		for n := range runs {
+			if name := fmt.Sprintf("DELETE /api/v1/namespaces/ct-%d", n+1); !deleted[name] {
+				t.Fatalf("no request: %s", name)
+			}
+		}
+	})
 }

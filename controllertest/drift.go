@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/controllertest/internal/fields"
 )
 
 // Drift is a change of an object that the controller has created. Some controllers restore
@@ -135,7 +136,7 @@ func (r *run) drift(kind Kind, key objectKey) {
 		err = client.Delete(ctx, key.name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)})
 	} else {
 		r.mu.Lock()
-		edits := edits(key.resource, r.made[key])
+		edits := fields.Edits(key.resource, r.made[key])
 		r.mu.Unlock()
 		err = errNoField
 		for _, edit := range edits[:min(len(edits), maxDrifts)] {
@@ -166,44 +167,6 @@ func refused(err error) bool {
 	return errors.Is(err, errNoField) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err)
 }
 
-// edits returns merge patches that change one field each of an object as its controller has
-// written it, outside of metadata, status and lists.
-func edits(resource string, wrote map[string]any) [][]byte {
-	var patches [][]byte
-	for _, path := range leaves(nil, map[string]any{}, wrote) {
-		switch path[0] {
-		case "apiVersion", "kind", "metadata", "status", "immutable":
-			continue
-		}
-		var value any = wrote
-		for _, key := range path {
-			value = value.(map[string]any)[key]
-		}
-		switch v := value.(type) {
-		case string:
-			value = "drift"
-			if resource == "secrets" && path[0] == "data" {
-				value = "ZHJpZnQ=" // base64
-			}
-		case bool:
-			value = !v
-		case int64:
-			value = v + 1
-		case float64:
-			value = v + 1
-		default:
-			continue
-		}
-		for n := len(path) - 1; n >= 0; n-- {
-			value = map[string]any{path[n]: value}
-		}
-		if patch, err := json.Marshal(value); err == nil {
-			patches = append(patches, patch)
-		}
-	}
-	return patches
-}
-
 // settle is rest with the drift of the plan. over reports that the run ends without a finding,
 // because the controller leaves the drift to a person.
 func (r *run) settle(ctx context.Context) (_ *State, _ []Finding, over bool) {
@@ -227,7 +190,11 @@ func (r *run) settle(ctx context.Context) (_ *State, _ []Finding, over bool) {
 	}
 	what := strings.Join(drifted, ", ")
 	r.note("%s: not restored; the processes are restarted", what)
-	if !r.restored(ctx) {
+	restored, findings, known := r.restored(ctx)
+	if !known {
+		return nil, findings, false
+	}
+	if !restored {
 		r.note("%s: not restored by a restart either, so the controller leaves it to a person", what)
 		r.x.keeps(drifted)
 		return nil, nil, true
@@ -237,8 +204,9 @@ func (r *run) settle(ctx context.Context) (_ *State, _ []Finding, over bool) {
 		"%s: the controller restores it after a restart, but not within %v of the change: let it watch %s, or leave the kind out of Options.Faults if it restores less often", what, r.x.options.ConvergeTimeout, resource)}}, false
 }
 
-// restored restarts the processes and reports whether the state is then as without faults.
-func (r *run) restored(ctx context.Context) bool {
+// restored restarts the processes and reports whether the state is then as without faults. If known is
+// false, the rest after the restart has no outcome, and the findings are those of a stopped exploration.
+func (r *run) restored(ctx context.Context) (restored bool, findings []Finding, known bool) {
 	r.mu.Lock()
 	r.differs = false
 	life := slices.Clone(r.life)
@@ -246,12 +214,14 @@ func (r *run) restored(ctx context.Context) bool {
 	for _, i := range life {
 		i.crash(effects{})
 	}
-	_, findings := r.rest(ctx)
+	state, findings := r.rest(ctx)
+	if ctx.Err() != nil || state == nil && len(findings) == 0 {
+		r.doubt("it is unknown whether a restart restores the drift")
+		return false, findings, false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	restored := len(findings) == 0 && !r.differs
-	r.differs = false
-	return restored
+	return len(findings) == 0 && !r.differs, findings, true
 }
 
 // driftsAtRest makes the drift of the plan that belongs to this rest.

@@ -3,8 +3,11 @@ package controllertest_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest"
 )
@@ -146,5 +150,71 @@ func TestDriftBeforeWrite(t *testing.T) {
 	want := []string{"drift-delete(configmaps/a)@rest#1", "drift-delete(configmaps/b)@rest#7"}
 	if !slices.Equal(report.Invalid, want) || report.Valid != 1 {
 		t.Errorf("invalid: %q, want %q; %d valid", report.Invalid, want, report.Valid)
+	}
+}
+
+// TestDriftUnknown holds that a controller that leaves a drift to a person neither fails nor counts
+// as one that does not restore it, if the rest after the restart cannot be judged.
+//
+// Proves X2.
+func TestDriftUnknown(t *testing.T) {
+	t.Parallel()
+	for _, stops := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stops %t", stops), func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var starts, refused sync.Map // by namespace
+			f := follower{reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+				if n, _ := starts.Load(f.namespace); n == 2 {
+					refused.Store(f.namespace, true)
+					if stops {
+						cancel()
+					}
+				}
+				if a.Annotations["made"] != "" {
+					return nil
+				}
+				b := &corev1.ConfigMap{
+					ObjectMeta: metav1.ObjectMeta{Name: "b", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: a.UID}}},
+					Data:       map[string]string{"k": "v"},
+				}
+				if _, err := f.kube.CoreV1().ConfigMaps(f.namespace).Create(ctx, b, metav1.CreateOptions{}); ignoreExists(err) != nil {
+					return err
+				}
+				return f.annotate(ctx, a, "made", "yes")
+			}}
+			s := f.scenario()
+			start := s.Start
+			s.Start = func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+				n, _ := starts.LoadOrStore(env.Namespace, 0)
+				starts.Store(env.Namespace, n.(int)+1)
+				return start(ctx, cfg, env)
+			}
+			s.Converged = copiedToB
+			o := quick(t, "drift-edit(configmaps/b)@rest#1")
+			o.ConvergeTimeout = 3 * time.Second
+			o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				return roundTripper(func(req *http.Request) (*http.Response, error) {
+					parts := strings.Split(req.URL.Path, "/") // /api/v1/namespaces/NAMESPACE/configmaps
+					if len(parts) == 6 && req.Method == http.MethodGet && !req.URL.Query().Has("watch") {
+						if _, is := refused.Load(parts[4]); is {
+							return nil, errors.New("refused by the test")
+						}
+					}
+					return next.RoundTrip(req)
+				})
+			})
+			report, err := controllertest.Run(ctx, s, o)
+			if report == nil || (err != nil) != stops {
+				t.Fatalf("the error is %v, the report %v", err, report)
+			}
+			if text := strings.Join(report.Skipped, "\n"); strings.Contains(text, "drift-edit") {
+				t.Errorf("skipped: %s", text)
+			}
+			if len(report.Failures) > 0 || !stops && len(report.Unjudged) != 1 {
+				t.Errorf("failures %v, not judged %q", report.Failures, report.Unjudged)
+			}
+		})
 	}
 }

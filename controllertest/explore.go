@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit/internal/definitions"
 )
@@ -65,6 +66,7 @@ type explorer struct {
 	groups    map[string]*group
 	found     map[string]*group // by the failing plan, shortened
 	typical   time.Duration     // the moving average of the time of a run
+	unserved  time.Time         // when a run first could not begin, and none has begun since
 	report    *Report
 }
 
@@ -127,8 +129,8 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	exploring, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 	x.abort = abort
-	aborted := func() error {
-		if cause := context.Cause(exploring); cause != nil && ctx.Err() == nil {
+	ended := func() error { // by the scenario or by ctx
+		if cause := context.Cause(exploring); cause != nil {
 			return fmt.Errorf("controllertest: %s: %w", s.Name, cause)
 		}
 		return nil
@@ -137,16 +139,16 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 		x.end = began.Add(o.Budget)
 	}
 	ref, err := x.references(exploring)
-	if err := aborted(); err != nil {
+	if ref == nil && err == nil { // something is wrong without any fault
+		x.leaks()
+		x.report.Failures = x.failures()
+		return x.report, ended()
+	}
+	if err := ended(); err != nil {
 		return nil, err
 	}
 	if err != nil {
 		return nil, fmt.Errorf("controllertest: %s: %w", s.Name, err)
-	}
-	if ref == nil { // something is wrong without any fault
-		x.leaks()
-		x.report.Failures = x.failures()
-		return x.report, aborted()
 	}
 	if took := time.Since(began); o.Budget > 0 && took > o.Budget {
 		return nil, fmt.Errorf("controllertest: %s: the runs without faults took %v, more than Options.Budget, which is %v: give it a multiple of that time, or make the script shorter", s.Name, took.Round(time.Millisecond), o.Budget)
@@ -160,7 +162,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 		x.leaks()
 	}
 	x.report.Failures = x.failures()
-	return x.report, cmp.Or(aborted(), ctx.Err(), err)
+	return x.report, cmp.Or(ended(), err)
 }
 
 // connect prepares the API server of Options.Config, or a new one.
@@ -268,7 +270,7 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 			if x.watched == nil {
 				x.watched = map[string]int{} // unknown, and the runs are parallel
 			}
-			x.faultless(warm, x.repeat(ctx, nil, nil, x.options.Confirm))
+			x.faultless(ctx, warm, x.repeat(ctx, nil, nil, x.options.Confirm))
 		}
 		return nil, err
 	}
@@ -295,7 +297,7 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 			if !warm.alone {
 				others = append(others, warm)
 			}
-			x.faultless(r, others)
+			x.faultless(ctx, r, others)
 			return nil, nil
 		}
 	}
@@ -311,6 +313,9 @@ func (x *explorer) faultlessRun(ctx context.Context) (*run, error) {
 	for n := 1; ; n++ {
 		began := time.Now()
 		r, err := x.try(ctx, nil, nil)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx) // a stopped run has no outcome
+		}
 		if err != nil && !unreached(err) {
 			return nil, err
 		}
@@ -319,19 +324,22 @@ func (x *explorer) faultlessRun(ctx context.Context) (*run, error) {
 			why = err.Error()
 		} else {
 			var doubtful bool
-			if why, doubtful = r.doubtful(); !doubtful || r.failed() || ctx.Err() != nil {
+			if why, doubtful = r.doubtful(); !doubtful || r.failed() {
 				x.took(time.Since(began))
 				return r, err
 			}
 		}
-		if n == maxAttempts || ctx.Err() != nil {
+		if n == maxAttempts {
 			return nil, fmt.Errorf("no run without faults can be judged: %s: use a machine with less load, or set a longer Options.ConvergeTimeout", why)
 		}
 	}
 }
 
 // faultless stores the findings of a run without faults, and how many of the other runs have them.
-func (x *explorer) faultless(r *run, others []*run) {
+func (x *explorer) faultless(ctx context.Context, r *run, others []*run) {
+	if ctx.Err() != nil {
+		others = nil // they were stopped
+	}
 	runs := append(slices.DeleteFunc(others, func(o *run) bool { return !o.failed() && o.fired() < 0 }), r)
 	x.enter(r, union(r, runs), len(runs), 0)
 }
@@ -444,7 +452,7 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 		return nil, err
 	}
 	x.mu.Lock()
-	x.plans[r.id] = p
+	x.plans[r.id], x.unserved = p, time.Time{}
 	x.mu.Unlock()
 	r.execute(ctx)
 	x.observer.remove(r)
@@ -632,18 +640,10 @@ func (x *explorer) sweep() error {
 	if x.keep {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	runs := int(x.runs.Load())
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute+time.Duration(runs)*sweepTime)
 	defer cancel()
-	var errs []error
-	left := 0
-	failed := func(err error, format string, args ...any) {
-		if ignoreNotFound(err) == nil {
-			return
-		}
-		if left++; left <= maxLeft {
-			errs = append(errs, fmt.Errorf("controllertest: %s: %w", fmt.Sprintf(format, args...), err))
-		}
-	}
+	var requests []request
 	// The observer may not have seen the last write of a killed process.
 	for _, gvr := range x.observer.all() {
 		resource := gvr.GroupResource().String()
@@ -652,7 +652,7 @@ func (x *explorer) sweep() error {
 			continue
 		}
 		if err != nil {
-			failed(err, "list %s", resource)
+			requests = append(requests, request{"list " + resource, func() error { return err }})
 			continue
 		}
 		for n := range list.Items {
@@ -664,23 +664,40 @@ func (x *explorer) sweep() error {
 			client := x.dyn.Resource(gvr).Namespace(obj.GetNamespace())
 			// The controller that would remove its finalizers has ended.
 			if len(obj.GetFinalizers()) > 0 {
-				_, err := client.Patch(ctx, obj.GetName(), mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-				failed(err, "remove the finalizers of %s", key)
+				requests = append(requests, request{"remove the finalizers of " + key.String(), func() error {
+					_, err := client.Patch(ctx, key.name, mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+					return err
+				}})
 			}
 			if obj.GetNamespace() == "" || obj.GetDeletionTimestamp() == nil {
-				failed(client.Delete(ctx, obj.GetName(), metav1.DeleteOptions{}), "delete %s", key)
+				requests = append(requests, request{"delete " + key.String(), func() error { return client.Delete(ctx, key.name, metav1.DeleteOptions{}) }})
 			}
 		}
 	}
-	for n := range x.runs.Load() {
+	for n := range runs {
 		name := fmt.Sprintf("%s-%d", x.prefix, n+1)
-		failed(x.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}), "delete namespace %s", name)
-		if left > maxLeft && ctx.Err() != nil {
-			break // the server does not respond
-		}
+		requests = append(requests, request{"delete namespace " + name, func() error { return x.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}) }})
 	}
-	if left > 0 {
-		errs = append(errs, fmt.Errorf("controllertest: %d requests of the cleanup failed: delete the objects above and the namespaces that begin with %s-, or set Options.KeepNamespaces if the cluster is thrown away", left, x.prefix))
+	errs := make([]error, len(requests))
+	workqueue.ParallelizeUntil(context.Background(), sweepers, len(requests), func(n int) {
+		if err := ignoreNotFound(requests[n].send()); err != nil {
+			errs[n] = fmt.Errorf("controllertest: %s: %w", requests[n].name, err)
+		}
+	})
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if left := len(errs); left > 0 {
+		errs = append(errs[:min(left, maxLeft)], fmt.Errorf("controllertest: %d requests of the cleanup failed: delete the objects above and the namespaces that begin with %s-, or set Options.KeepNamespaces if the cluster is thrown away", left, x.prefix))
 	}
 	return errors.Join(errs...)
 }
+
+// A request of the cleanup.
+type request struct {
+	name string
+	send func() error
+}
+
+const (
+	sweepers  = 16                     // parallel requests of the cleanup
+	sweepTime = 100 * time.Millisecond // for each run, in addition to a minute
+)

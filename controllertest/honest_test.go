@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -312,5 +313,86 @@ func TestForeignWrite(t *testing.T) {
 	report := run(t, f.scenario(), quick(t))
 	if len(report.Failures) != 1 || !strings.Contains(report.Failures[0].String(), "a request deletes a collection of clusterroles.rbac.authorization.k8s.io, in which other runs have objects: delete single objects, or set Options.Parallel to 1") {
 		t.Errorf("failures %v", report.Failures)
+	}
+}
+
+// A limited is a recorder of a test with a deadline, as *testing.T has with the -timeout of go test.
+type limited struct {
+	*recorder
+	end time.Time
+}
+
+func (l limited) Deadline() (time.Time, bool) { return l.end, true }
+
+// TestTimeoutOfGoTest holds that an exploration ends before the deadline of its test, and names the
+// cure.
+//
+// Proves X4.
+func TestTimeoutOfGoTest(t *testing.T) {
+	testserver.Needed(t)
+	t.Parallel()
+	s := (&copier{}).scenario()
+	o := quick(t)
+	o.QuietPeriod = time.Minute
+	rec := record(t, func(tb testing.TB) {
+		controllertest.Explore(limited{tb.(*recorder), time.Now().Add(4 * time.Second)}, s, o)
+	})
+	if want := "controllertest: copier: the -timeout of go test is nearly over: set a longer one, or Options.Budget"; rec.errors() != want {
+		t.Errorf("Explore reports %q, want %q", rec.errors(), want)
+	}
+}
+
+// TestStoppedReports holds that an exploration whose context ends reports the findings before, and
+// the cause of the end.
+//
+// Proves X4.
+func TestStoppedReports(t *testing.T) {
+	testserver.Needed(t)
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	var late atomic.Bool
+	c := copier{failed: func(context.Context, *copying) error {
+		if late.Swap(true) {
+			cancel(errors.New("the machine is needed"))
+		}
+		return errStop
+	}}
+	o := quick(t, dropped, dropped)
+	o.Parallel, o.ConvergeTimeout = 1, 5*time.Second
+	rec := record(t, func(tb testing.TB) {
+		tb.(*recorder).ctx = ctx
+		controllertest.Explore(tb, c.scenario(), o)
+	})
+	for _, part := range []string{dropped + "\nliveness: ", "controllertest: copier: the machine is needed"} {
+		if !strings.Contains(rec.errors(), part) {
+			t.Errorf("Explore reports %q, want %q", rec.errors(), part)
+		}
+	}
+	if !strings.Contains(rec.logs(), "1 of 2 enumerated plans ran") {
+		t.Errorf("the log is\n%s", rec.logs())
+	}
+}
+
+// TestOutageOfTheServer holds that a short outage of the API server costs no plan its outcome.
+//
+// Proves X2.
+func TestOutageOfTheServer(t *testing.T) {
+	testserver.Needed(t)
+	t.Parallel()
+	var created atomic.Int64
+	o := quick(t, dropped)
+	o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			if req.Method == http.MethodPost && req.URL.Path == "/api/v1/namespaces" {
+				if n := created.Add(1); n > 4 && n <= 9 { // after the runs without faults
+					return nil, errors.New("refused by the test")
+				}
+			}
+			return next.RoundTrip(req)
+		})
+	})
+	if report := run(t, (&copier{}).scenario(), o); report.Valid != 1 || len(report.Unjudged) > 0 {
+		t.Errorf("%d plans are valid, not judged: %q", report.Valid, report.Unjudged)
 	}
 }

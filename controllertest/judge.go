@@ -289,10 +289,6 @@ func (r *run) objectsLocked(s *State, masks func(string) string) map[string][]ma
 		for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "managedFields", "generation", "deletionTimestamp", "selfLink"} {
 			unstructured.RemoveNestedField(o.Object, "metadata", field)
 		}
-		unstructured.RemoveNestedField(o.Object, "metadata", "annotations", editAnnotation)
-		if len(o.GetAnnotations()) == 0 {
-			unstructured.RemoveNestedField(o.Object, "metadata", "annotations")
-		}
 		object := map[string]any{}
 		flatten("", o.Object, generation, masks, object)
 		if r.x.scenario.Mask != nil {
@@ -309,11 +305,14 @@ func flatten(path string, v any, generation int64, masks func(string) string, in
 	switch v := v.(type) {
 	case map[string]any:
 		// An empty object has a meaning: a network policy with the rule {} allows all. An empty status equals an
-		// absent one.
-		if len(v) == 0 && path != ".status" {
+		// absent one, and so do empty metadata and annotations.
+		if len(v) == 0 && path != ".status" && !strings.HasSuffix(path, ".metadata") && !strings.HasSuffix(path, ".annotations") {
 			into[path] = struct{}{} // printed as {}
 		}
 		for k, inner := range v {
+			if k == editAnnotation {
+				continue // a controller may copy annotations, for example to a template
+			}
 			// The lag is compared, not the number of changes of the spec.
 			if n, ok := inner.(int64); ok && k == "observedGeneration" && generation > 0 {
 				inner = "<of the present generation>"

@@ -154,6 +154,14 @@ func TestNormalize(t *testing.T) {
 		}, {
 			name: "the plan's own edit", a: []string{one + `"name":"a"}}`}, b: []string{one + `"name":"a","annotations":{"` + editAnnotation + `":"true"}}}`},
 		}, {
+			name: "a copy of the plan's own edit", resource: "deployments.apps",
+			a: []string{one + `"name":"a"},"spec":{"template":{"metadata":{"labels":{"x":"y"}}},"others":[{"metadata":{}},{"metadata":{"annotations":{}}}]}}`},
+			b: []string{one + `"name":"a","annotations":{"` + editAnnotation + `":"true"}},"spec":{"template":{"metadata":{"labels":{"x":"y"},"annotations":{"` + editAnnotation + `":"true"}}},"others":[{"metadata":{"annotations":{"` + editAnnotation + `":"true"}}},{"metadata":{"annotations":{"` + editAnnotation + `":"true"}}}]}}`},
+		}, {
+			name: "a copy of another annotation", difference: ".spec.template.metadata.annotations.x: y",
+			a: []string{one + `"name":"a"},"spec":{"template":{"metadata":{"annotations":{"` + editAnnotation + `":"true"}}}}}`},
+			b: []string{one + `"name":"a"},"spec":{"template":{"metadata":{"annotations":{"` + editAnnotation + `":"true","x":"y"}}}}}`},
+		}, {
 			name: "another annotation", difference: ".metadata.annotations.x: y", a: []string{one + `"name":"a"}}`}, b: []string{one + `"name":"a","annotations":{"x":"y"}}}`},
 		}, {
 			name: "what every namespace has", a: []string{one + `"name":"a"}}`}, b: []string{one + `"name":"a"}}`, one + `"name":"kube-root-ca.crt"}}`},

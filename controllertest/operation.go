@@ -17,6 +17,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/controllertest/internal/fields"
 )
 
 // An operation is a request of the controller, other than a list or a watch of a cache, or
@@ -200,7 +201,7 @@ const baseTimeout = 200 * time.Millisecond
 // a null in it is a change.
 func changed(from, to map[string]any) []string {
 	var paths []string
-	for _, top := range keys(from, to) {
+	for _, top := range fields.Keys(from, to) {
 		a, aMap := from[top].(map[string]any)
 		b, bMap := to[top].(map[string]any)
 		if !aMap && !bMap {
@@ -209,28 +210,13 @@ func changed(from, to map[string]any) []string {
 			}
 			continue
 		}
-		for _, key := range keys(a, b) {
+		for _, key := range fields.Keys(a, b) {
 			if path := top + "." + key; !ignoredField(path) && (from == nil || !reflect.DeepEqual(a[key], b[key])) {
 				paths = append(paths, path)
 			}
 		}
 	}
 	return paths
-}
-
-// keys returns the keys of both maps in their order.
-func keys(a, b map[string]any) []string {
-	var all []string
-	for k := range a {
-		all = append(all, k)
-	}
-	for k := range b {
-		if _, both := a[k]; !both {
-			all = append(all, k)
-		}
-	}
-	slices.Sort(all)
-	return all
 }
 
 func ignoredField(path string) bool {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/controllertest/internal/fields"
 )
 
 // rest waits until the cluster has converged and is at rest. It returns the state or the
@@ -270,7 +271,7 @@ func (r *run) valuesLocked() string {
 		return ""
 	}
 	slices.Reverse(last)
-	for _, path := range leaves(nil, last[len(last)-2], last[len(last)-1]) {
+	for _, path := range fields.Leaves(nil, last[len(last)-2], last[len(last)-1]) {
 		if len(path) > 1 && ignoredField(path[0]+"."+path[1]) {
 			continue
 		}

@@ -4,20 +4,19 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"reflect"
 	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/controllertest/internal/fields"
 )
 
 // asksLocked stores a request of the user. The controller may see its effect before the
@@ -59,7 +58,7 @@ func (r *run) wroteLocked(key objectKey, op *fault.Op, stored *unstructured.Unst
 	} else {
 		wrote = wrote.DeepCopy()
 		for _, path := range r.writtenLocked(op, body) {
-			copyField(wrote.Object, stored.Object, path)
+			fields.Copy(wrote.Object, stored.Object, path)
 		}
 	}
 	for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"} {
@@ -75,9 +74,9 @@ func (r *run) writtenLocked(op *fault.Op, body map[string]any) [][]string {
 	switch {
 	case op.Verb == "update":
 		_, version := updated(op)
-		return leaves(nil, r.versions[version], body)
+		return fields.Leaves(nil, r.versions[version], body)
 	case op.ContentType != string(types.JSONPatchType):
-		return leaves(nil, nil, body)
+		return fields.Leaves(nil, nil, body)
 	}
 	var patch []struct {
 		Op   string `json:"op"`
@@ -96,46 +95,6 @@ func (r *run) writtenLocked(op *fault.Op, body map[string]any) [][]string {
 		paths = append(paths, path)
 	}
 	return paths
-}
-
-// leaves lists the paths at which to differs from from. A list is one leaf.
-func leaves(path []string, from, to map[string]any) (paths [][]string) {
-	for _, key := range keys(from, to) {
-		a, aMap := from[key].(map[string]any)
-		b, bMap := to[key].(map[string]any)
-		inner := append(slices.Clone(path), key)
-		switch {
-		case bMap && (aMap || from[key] == nil):
-			paths = append(paths, leaves(inner, a, b)...)
-		case !reflect.DeepEqual(from[key], to[key]) || from == nil:
-			paths = append(paths, inner)
-		}
-	}
-	return paths
-}
-
-// copyField makes a field of an object what it is in another one.
-func copyField(to, from map[string]any, path []string) {
-	if path[0] == "status" || len(path) > 1 && path[0] == "metadata" && path[1] == "finalizers" {
-		return // controllers write them too
-	}
-	for _, key := range path[:len(path)-1] {
-		next, ok := from[key].(map[string]any)
-		if !ok {
-			path = []string{key} // a list or an absent field is copied whole
-			break
-		}
-		if _, ok := to[key].(map[string]any); !ok {
-			to[key] = map[string]any{}
-		}
-		from, to = next, to[key].(map[string]any)
-	}
-	last := path[len(path)-1]
-	if v, ok := from[last]; ok {
-		to[last] = runtime.DeepCopyJSONValue(v)
-	} else {
-		delete(to, last)
-	}
 }
 
 // asUser stores the response to a request of the user.
