@@ -137,7 +137,7 @@ func machineRows() []situation {
 			name: "long-standby", title: "A standby sees 5,000 names come and go, and then leads", soak: true, bound: 10 * time.Second,
 			do:     func(d *day) { d.longStandby(5000) },
 			onCall: "nothing", does: "Its memory stays bounded, and so does the take-over.",
-			left: "the record of a website whose DELETE the API server began before the finalizer, and ended after it ([finalizers](finalizers.md)): about one in 5,000 here",
+			left: "the record of a website whose DELETE the API server began before the finalizer, and ended after it ([finalizers](finalizers.md)): one of 15,000 here",
 		},
 		{
 			name: "zerolog", title: "Another logger: kill -9, an API server away for 5 s, and a rejected child", setup: setup{args: []string{"-log", "zerolog"}},
