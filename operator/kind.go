@@ -379,12 +379,12 @@ func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, 
 	if failed := outcome.Report(before, obj, c); failed != nil {
 		return errors.Join(err, failed)
 	}
-	_, failed := status.Patch(ctx, k.Client.Namespace(before.GetNamespace()), before, func(target T) { outcome.Take(target, obj) })
+	stored, failed := status.Patch(ctx, k.Client.Namespace(before.GetNamespace()), before, func(target T) { outcome.Take(target, obj) })
 	if kube.IsGone(failed, before.GetName()) {
 		return err // there is nothing to report on
 	}
 	if failed == nil {
-		k.c.op.churn.Reported(ctx, k.Kind.Kind, before, obj)
+		k.c.op.churn.Reported(ctx, k.Kind.Kind, before, stored)
 	}
 	return errors.Join(err, failed)
 }

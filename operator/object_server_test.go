@@ -40,7 +40,8 @@ func TestServerKind(t *testing.T) {
 	t.Parallel()
 	installBoxes(t, boxVersion)
 	t.Run("elsewhere", testElsewhere) // alone, because its informers see all namespaces
-	t.Run("optional", func(t *testing.T) { testOptional(t, newShelf(t)) })
+	t.Run("optional", func(t *testing.T) { testOptional(t, newShelf(t), "*") })
+	t.Run("optional in one namespace", func(t *testing.T) { testOptional(t, newShelf(t), "") })
 	for name, test := range map[string]func(t *testing.T, s *shelf){
 		"life":               testLife,
 		"private copy":       testPrivateCopy,
@@ -52,6 +53,7 @@ func TestServerKind(t *testing.T) {
 		"status after error": testStatusAfterError,
 		"made again":         testMadeAgain,
 		"adoption":           testAdoption,
+		"pruned status":      testPrunedStatus,
 		"invalid children":   testInvalidChildren,
 		"prune":              testPrune,
 		"no prune":           testNoPrune,
@@ -485,6 +487,34 @@ func testAdoption(t *testing.T, s *shelf) {
 		t.Fatal(err)
 	}
 	s.succeeded()
+}
+
+// testPrunedStatus: a field that the schema of the status lacks is written in each call without an effect, which is no
+// sign of another writer.
+func testPrunedStatus(t *testing.T, s *shelf) {
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		b.Status.Unknown = "x"
+		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
+	}
+	s.start(operator.Options{})
+	s.create("a", "one")
+	for range 10 {
+		s.succeeded()
+	}
+	writes := 0
+	for _, request := range s.sent() {
+		if request == "PATCH boxes/status a" {
+			writes++
+		}
+	}
+	if writes < 6 {
+		t.Errorf("%d writes of the status, want one in each call", writes)
+	}
+	for _, line := range s.logs.All() {
+		if strings.HasPrefix(line.Message, "Another writer") {
+			t.Errorf("logged %+v", line)
+		}
+	}
 }
 
 func testInvalidChildren(t *testing.T, s *shelf) {
