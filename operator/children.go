@@ -249,7 +249,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 	}
 	response, sent, err := k.memory.ApplyChanged(ctx, ssa.FieldManager(call.c.manager), request, w.config, live, k.extract)
 	if err != nil {
-		return c, err
+		return c, objects.Late(err)
 	}
 	if sent {
 		c.Object = k.Named(response)

@@ -53,6 +53,7 @@ func TestServerKind(t *testing.T) {
 		"status after error": testStatusAfterError,
 		"made again":         testMadeAgain,
 		"adoption":           testAdoption,
+		"replaced child":     testReplacedChild,
 		"pruned status":      testPrunedStatus,
 		"invalid children":   testInvalidChildren,
 		"prune":              testPrune,
@@ -487,6 +488,41 @@ func testAdoption(t *testing.T, s *shelf) {
 		t.Fatal(err)
 	}
 	s.succeeded()
+}
+
+// testReplacedChild: a child that is deleted and made again while the cache is late is no rejection.
+func testReplacedChild(t *testing.T, s *shelf) {
+	s.start(operator.Options{})
+	b := s.create("a", "one", "x")
+	s.succeeded()
+	configMaps := s.kube.CoreV1().ConfigMaps(s.namespace)
+	made := false
+	s.hook(func(request string) error {
+		if request != "PATCH configmaps x" || made {
+			return nil
+		}
+		made = true
+		again := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(b, boxVersion.WithKind("Box"))}}}
+		err := configMaps.Delete(t.Context(), "x", metav1.DeleteOptions{})
+		if err == nil {
+			_, err = configMaps.Create(t.Context(), again, metav1.CreateOptions{})
+		}
+		return err
+	})
+	s.edit("a", `{"spec":{"text":"two"}}`)
+	s.until(func(e ended) string {
+		if e.err == nil {
+			return "no call failed"
+		}
+		if e.result != "stale" || strings.HasPrefix(ready(s.get("a")), "False") {
+			t.Errorf("a call ended with %v, and Ready is %q", e, ready(s.get("a")))
+		}
+		return ""
+	})
+	s.succeeded()
+	if x, err := configMaps.Get(t.Context(), "x", metav1.GetOptions{}); err != nil || x.Data["text"] != "two" {
+		t.Errorf("x is %v, %v", x, err)
+	}
 }
 
 // testPrunedStatus: a field that the schema of the status lacks is written in each call without an effect, which is no

@@ -1,11 +1,16 @@
 package objects
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/ssa"
 )
 
 // IsOwned reports whether the owner controls the child, or its label marks it.
@@ -14,6 +19,15 @@ func IsOwned(child, owner metav1.Object) bool {
 		return metav1.IsControlledBy(child, owner)
 	}
 	return child.GetLabels()[OwnerUID] == string(owner.GetUID())
+}
+
+// Late returns the error of an apply with the uid of the live child, of the class stale if another object has the name by
+// now, or none. The API server's response is Invalid or a conflict.
+func Late(err error) error {
+	if errors.Is(err, ssa.ErrUIDMismatch) {
+		return fmt.Errorf("%w: %w", kube.ErrReplaced, err)
+	}
+	return err
 }
 
 // OwnerKey returns the key of the owner, of a resource, that labels mark.
