@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/finalizer"
@@ -53,6 +54,7 @@ func TestServerKind(t *testing.T) {
 		"status after error": testStatusAfterError,
 		"made again":         testMadeAgain,
 		"adoption":           testAdoption,
+		"earlier owner":      testEarlierOwner,
 		"replaced child":     testReplacedChild,
 		"pruned status":      testPrunedStatus,
 		"invalid children":   testInvalidChildren,
@@ -488,6 +490,61 @@ func testAdoption(t *testing.T, s *shelf) {
 		t.Fatal(err)
 	}
 	s.succeeded()
+}
+
+// testEarlierOwner: the children of an earlier box of this name, whose garbage collection is not over, are waited for,
+// also while they are being deleted. A box of another name does not wait for them.
+func testEarlierOwner(t *testing.T, s *shelf) {
+	configMaps := s.kube.CoreV1().ConfigMaps(s.namespace)
+	for _, name := range []string{"x", "y"} {
+		earlier := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/held"}, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: boxVersion.String(), Kind: "Box", Name: "a", UID: "earlier", Controller: ptr.To(true),
+		}}}}
+		if _, err := configMaps.Create(t.Context(), earlier, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := configMaps.Delete(t.Context(), "y", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.start(operator.Options{})
+	s.create("a", "mine", "x", "y")
+	s.create("b", "mine", "x")
+	apply := "operator: apply ConfigMap " + s.namespace
+	deleted := apply + "/y: it belongs to an earlier Box of this name, and is being deleted"
+	collected := "False Waiting at 1: " + apply + "/x: it belongs to an earlier Box of this name, and "
+	foreign := apply + "/x: it exists and does not belong to this Box: delete it, or give one of them another name: reconcile: rejected"
+	for waits, rejects := false, false; !waits || !rejects; {
+		switch e := receive(t, s.ended); {
+		case e.result == "requeue":
+			waits = true
+		case e.err == nil: // of the events of x and y, before the box is there
+		case e.result == "rejected" && e.err.Error() == foreign:
+			rejects = true
+		default:
+			t.Fatalf("a call ended with %v", e)
+		}
+	}
+	if got := ready(s.get("a")); !strings.HasPrefix(got, collected) || !strings.HasSuffix(got, deleted) {
+		t.Errorf("Ready is %q", got)
+	}
+	if err := s.boxes.Delete(t.Context(), "b", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"x", "y"} {
+		if _, err := configMaps.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := configMaps.Delete(t.Context(), "x", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) { // the garbage collector can be first
+		t.Fatal(err)
+	}
+	s.until(func(e ended) string {
+		if e.result == "rejected" && e.err.Error() != foreign {
+			t.Errorf("a call ended with %v", e)
+		}
+		return strings.TrimPrefix(ready(s.get("a")), "True Ready at 1: 2 of 2 objects are ready")
+	})
 }
 
 // testReplacedChild: a child that is deleted and made again while the cache is late is no rejection.
