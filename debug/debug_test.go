@@ -21,6 +21,7 @@ import (
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/reconcile"
 )
 
 var web = key{Namespace: "default", Name: "web"}
@@ -146,26 +147,81 @@ func TestStates(t *testing.T) {
 	})
 }
 
-// TestBlocked: a key is blocked until a later call of it is not.
+// TestBlocked: a key is blocked until a later call of it is not, or the loop stops. Another replica may have the key
+// by then: without a call for half an hour it is blocked no more, unless it is queued here or its last call was final.
 func TestBlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		blocks := true
+		blocks, end := true, error(nil)
+		var after time.Duration
 		a := assemble(func(ctx context.Context, _ key) (result, error) {
 			if blocks {
 				calls.NoteCleanup(ctx, "example.com/dns", nil, time.Now())
 			}
-			return result{}, nil
+			return result{RequeueAfter: after}, end
 		})
 		stop := a.run(t)
-		for _, want := range []int{1, 0} {
-			blocks = want == 1
-			a.source.Add(web)
+		check := func(when string, want int) {
+			t.Helper()
 			synctest.Wait()
-			if got := getJSON(t, a.page, "").Controllers[0].Blocked; len(got) != want {
-				t.Errorf("%d blocked, want %d", len(got), want)
+			s := getJSON(t, a.page, "default/web")
+			c := s.Controllers[0]
+			counted := 0
+			for _, n := range c.Counts {
+				if n.State == "blocked" {
+					counted = n.Keys
+				}
+			}
+			told := len(s.Story) > 0 && strings.Contains(s.Story[0].Verdict, "The finalizer example.com/dns blocks its deletion")
+			if len(c.Blocked) != want || counted != want || told != (want == 1) {
+				t.Errorf("%s: %d blocked, %d counted, %t in the story, want %d", when, len(c.Blocked), counted, told, want)
 			}
 		}
+		call := func() {
+			a.source.Add(web)
+			synctest.Wait()
+		}
+		call()
+		check("after a call", 1)
+		blocks = false
+		call()
+		check("after the cleanup", 0)
+		blocks = true
+		call()
+		time.Sleep(29 * time.Minute)
+		check("half an hour later", 1)
+		time.Sleep(time.Hour)
+		check("an hour later", 0)
+		after = 3 * time.Hour
+		call()
+		time.Sleep(time.Hour)
+		check("while a call is queued", 1)
+		after, end = 0, reconcile.ErrTerminal
+		call()
+		time.Sleep(4 * time.Hour)
+		check("after a terminal error", 1)
 		stop()
+		check("when the loop has stopped", 0)
+	})
+}
+
+// TestBlockedFull: keys of long ago do not keep others from the list of the blocked ones.
+func TestBlockedFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		page := &debug.Page{}
+		hook := page.Controller("widgets").Hook(nil)
+		call := func(name string) {
+			ctx, end := hook(t.Context(), key{Name: name})
+			calls.NoteCleanup(ctx, "example.com/dns", nil, time.Now())
+			end("requeue", nil)
+		}
+		for n := range 2000 {
+			call(fmt.Sprint(n))
+		}
+		time.Sleep(time.Hour)
+		call("new")
+		if got := getJSON(t, page, "").Controllers[0].Blocked; len(got) != 1 || got[0].Key != "/new" {
+			t.Errorf("blocked: %+v, want the new key", got)
+		}
 	})
 }
 

@@ -19,6 +19,10 @@ const (
 	maxHeld     = 1000
 
 	copyAtOnce = 128 // records that are copied under the lock of a ring
+
+	// holdTime is twice the longest delay after a failed cleanup. A key without a call for longer may be with
+	// another replica.
+	holdTime = 30 * time.Minute
 )
 
 // kind is the kind of a record. Each kind has a ring of its own, so that a flood of one does
@@ -78,7 +82,12 @@ type history struct {
 type holding struct {
 	what  string    // the finalizer and the steps
 	since time.Time // of the deletion request
+	last  time.Time // when the call of the key ended
+	final bool      // no other call follows by itself
 }
+
+// old reports whether the replica may no longer have the key.
+func (held holding) old() bool { return !held.final && time.Since(held.last) > holdTime }
 
 // add adds a record. Its texts must be bounded, except for the key.
 func (h *history) add(r record) {
@@ -191,10 +200,14 @@ func (h *history) hold(key types.NamespacedName, what *holding) {
 	key = types.NamespacedName{Namespace: short(key.Namespace), Name: short(key.Name)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch _, have := h.held[key]; {
-	case what == nil:
+	if what == nil {
 		delete(h.held, key)
-	case have || len(h.held) < maxHeld:
+		return
+	}
+	if len(h.held) >= maxHeld {
+		maps.DeleteFunc(h.held, func(_ types.NamespacedName, held holding) bool { return held.old() })
+	}
+	if _, have := h.held[key]; have || len(h.held) < maxHeld {
 		if h.held == nil {
 			h.held = map[types.NamespacedName]holding{}
 		}
@@ -202,7 +215,7 @@ func (h *history) hold(key types.NamespacedName, what *holding) {
 	}
 }
 
-// holdings returns the blocked keys.
+// holdings returns the keys whose last call was blocked.
 func (h *history) holdings() map[types.NamespacedName]holding {
 	h.mu.Lock()
 	defer h.mu.Unlock()

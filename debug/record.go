@@ -96,6 +96,9 @@ func (m *callContext) end(result string, err error) {
 	m.mu.Lock()
 	held := m.blocked
 	m.mu.Unlock()
+	if held != nil {
+		held.last, held.final = time.Now(), strings.HasPrefix(result, controllerkit.ResultTerminal)
+	}
 	m.c.history.hold(m.key, held)
 }
 

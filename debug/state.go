@@ -182,7 +182,7 @@ func (c *Controller) state() controllerState {
 		s.Keys, keys = append(queued, s.Keys...), append(of, keys...)
 	}
 	c.explain(s.Keys, keys)
-	for key, held := range c.history.holdings() {
+	for key, held := range c.blocked() {
 		s.Blocked = append(s.Blocked, line{At: held.since, Key: text(key), Kind: blocked.String(), Text: held.what})
 	}
 	slices.SortFunc(s.Blocked, func(a, b line) int { return cmp.Or(a.At.Compare(b.At), strings.Compare(a.Key, b.Key)) })
@@ -201,6 +201,43 @@ func (c *Controller) state() controllerState {
 		s.Results = append(s.Results, newCallRow(&r))
 	}
 	return s
+}
+
+// blocked returns the keys that a finalizer blocks and that this replica still has, none while the loop does not run.
+// A key has left if its last call is long ago and no other one is due.
+func (c *Controller) blocked() map[types.NamespacedName]holding {
+	if c.Loop != nil && !c.Loop.SnapshotOf().Running {
+		return nil
+	}
+	all := c.history.holdings()
+	var old []types.NamespacedName
+	for key, held := range all {
+		if held.old() {
+			old = append(old, key)
+		}
+	}
+	if len(old) == 0 {
+		return all
+	}
+	has := map[types.NamespacedName]bool{}
+	if c.Queue != nil {
+		for _, k := range c.Queue.SnapshotOf(old...).Keys {
+			has[parse(k.Key)] = true
+		}
+	}
+	if c.Loop != nil {
+		for _, k := range c.Loop.SnapshotOf(old...).Keys {
+			if k.State == "gated" || k.State == "parked" {
+				has[parse(k.Key)] = true
+			}
+		}
+	}
+	for _, key := range old {
+		if !has[key] {
+			delete(all, key)
+		}
+	}
+	return all
 }
 
 // show reports whether one more key of the state is shown.
@@ -322,7 +359,7 @@ func (c *Controller) story(key types.NamespacedName) *story {
 	if paused {
 		s.Verdict = "An annotation pauses it, so its calls do nothing. " + s.Verdict
 	}
-	if held, ok := c.history.holdings()[types.NamespacedName{Namespace: short(key.Namespace), Name: short(key.Name)}]; ok {
+	if held, ok := c.blocked()[types.NamespacedName{Namespace: short(key.Namespace), Name: short(key.Name)}]; ok {
 		s.Verdict += fmt.Sprintf(" The finalizer %s blocks its deletion since %s.", held.what, stamp(held.since))
 	}
 	for _, r := range records {

@@ -48,6 +48,7 @@ type BoxStatus struct {
 	ObservedGeneration int64  `json:"observedGeneration,omitempty"`
 	URL                string `json:"url,omitempty"`
 	Phase              string `json:"phase,omitempty"`
+	Unknown            string `json:"unknown,omitempty"` // the schema lacks it
 
 	LastHandledReconcileAt string             `json:"lastHandledReconcileAt,omitempty"`
 	Conditions             []metav1.Condition `json:"conditions,omitempty"`

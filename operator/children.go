@@ -112,8 +112,9 @@ type Child struct {
 //     an owner reference.
 //   - An object that is as configured costs no request.
 //   - An object that exists and does not belong to the object of the call is left alone, also if it
-//     has no owner. Its error is of the class rejected.
-//   - An object that is being deleted is left alone, without an error. Its deletion runs the key again.
+//     has no owner. Its error is of the class rejected. If it belongs to an earlier object of this kind and
+//     name, the error is a controllerkit.WaitingError until it is deleted.
+//   - A child that is being deleted is left alone, without an error. Its deletion runs the key again.
 //   - Fields of other managers are taken over.
 //   - An Event names each object that was created or changed.
 //
@@ -237,8 +238,8 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 		}
 	}
 	if exists {
-		if !objects.IsOwned(live, call.owner) {
-			return c, reject(fmt.Errorf("it exists and does not belong to this %s: delete it, or give one of them another name", call.kind.Kind))
+		if err := (objects.Owner{Object: call.owner, Kind: call.kind}).CheckOwned(live); err != nil {
+			return c, err
 		}
 		if c.Object = k.Named(live.DeepCopyObject().(T)); live.GetDeletionTimestamp() != nil {
 			return c, nil
@@ -249,7 +250,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 	}
 	response, sent, err := k.memory.ApplyChanged(ctx, ssa.FieldManager(call.c.manager), request, w.config, live, k.extract)
 	if err != nil {
-		return c, err
+		return c, objects.Late(err)
 	}
 	if sent {
 		c.Object = k.Named(response)

@@ -386,3 +386,25 @@ func TestKindInput(t *testing.T) {
 		}
 	}
 }
+
+// TestSamePlural: kinds of two groups that have one plural are in one operator, and a kind is there once.
+func TestSamePlural(t *testing.T) {
+	op, err := operator.New(nowhere(), operator.Options{Name: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	works := operator.Reconciler[*Box]{Reconcile: func(context.Context, *Box) (reconcile.Result, error) { return reconcile.Result{}, nil }}
+	boxes, others := boxVersion.WithResource("boxes"), schema.GroupVersionResource{Group: "other.io", Version: "v1", Resource: "boxes"}
+	var names []string
+	for _, resource := range []schema.GroupVersionResource{boxes, others, others, boxes} {
+		names = append(names, operator.Kind(op, resource, works).Loop.Name)
+	}
+	if want := []string{"boxes", "boxes.other.io", "boxes.other.io", "boxes"}; !slices.Equal(names, want) {
+		t.Errorf("the controllers have the names %q, want %q", names, want)
+	}
+	const want = `operator: two controllers have the name "boxes.other.io": the name labels metrics, so use another
+operator: two controllers have the name "boxes": the name labels metrics, so use another`
+	if err := op.Run(t.Context()); err == nil || err.Error() != want {
+		t.Errorf("Run() = %v, want %s", err, want)
+	}
+}

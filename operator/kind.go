@@ -108,7 +108,8 @@ func (op *Operator) InformFrom(informer func(kind schema.GroupVersionKind, obj c
 //	})
 //
 // Clients and informers are made, and their rights are declared. The name of the controller is that
-// of the resource.
+// of the resource. If a controller of another group has that name, it is followed by the group, as in
+// gateways.example.com.
 //
 // For each key, the controller reads the object. If it is absent, nothing is called. If it is being
 // deleted, Cleanup is called if it has the Finalizer. Otherwise the Finalizer is stored if there is
@@ -141,7 +142,13 @@ func Kind[T interface {
 	DeepCopy() T
 }](op *Operator, resource schema.GroupVersionResource, r Reconciler[T]) *Controller {
 	k := &kind[T]{Reconciler: r}
-	c := op.Controller(resource.Resource, k.call)
+	name := resource.Resource
+	if slices.ContainsFunc(op.controllers, func(c *Controller) bool {
+		return c.Loop.Name == name && c.owner.Resource == name && c.owner.Group != resource.Group
+	}) {
+		name = resource.GroupResource().String()
+	}
+	c := op.Controller(name, k.call)
 	k.c = c
 	c.manager, c.prune, c.pruneAll, c.elsewhere = cmp.Or(r.Manager, op.options.Name), r.Prune, r.PruneAll, r.Elsewhere
 	c.children = map[schema.GroupKind]child{}
@@ -379,12 +386,12 @@ func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, 
 	if failed := outcome.Report(before, obj, c); failed != nil {
 		return errors.Join(err, failed)
 	}
-	_, failed := status.Patch(ctx, k.Client.Namespace(before.GetNamespace()), before, func(target T) { outcome.Take(target, obj) })
+	stored, failed := status.Patch(ctx, k.Client.Namespace(before.GetNamespace()), before, func(target T) { outcome.Take(target, obj) })
 	if kube.IsGone(failed, before.GetName()) {
 		return err // there is nothing to report on
 	}
 	if failed == nil {
-		k.c.op.churn.Reported(ctx, k.Kind.Kind, before, obj)
+		k.c.op.churn.Reported(ctx, k.Kind.Kind, before, stored)
 	}
 	return errors.Join(err, failed)
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/finalizer"
@@ -40,7 +41,8 @@ func TestServerKind(t *testing.T) {
 	t.Parallel()
 	installBoxes(t, boxVersion)
 	t.Run("elsewhere", testElsewhere) // alone, because its informers see all namespaces
-	t.Run("optional", func(t *testing.T) { testOptional(t, newShelf(t)) })
+	t.Run("optional", func(t *testing.T) { testOptional(t, newShelf(t), "*") })
+	t.Run("optional in one namespace", func(t *testing.T) { testOptional(t, newShelf(t), "") })
 	for name, test := range map[string]func(t *testing.T, s *shelf){
 		"life":               testLife,
 		"private copy":       testPrivateCopy,
@@ -52,6 +54,9 @@ func TestServerKind(t *testing.T) {
 		"status after error": testStatusAfterError,
 		"made again":         testMadeAgain,
 		"adoption":           testAdoption,
+		"earlier owner":      testEarlierOwner,
+		"replaced child":     testReplacedChild,
+		"pruned status":      testPrunedStatus,
 		"invalid children":   testInvalidChildren,
 		"prune":              testPrune,
 		"no prune":           testNoPrune,
@@ -485,6 +490,124 @@ func testAdoption(t *testing.T, s *shelf) {
 		t.Fatal(err)
 	}
 	s.succeeded()
+}
+
+// testEarlierOwner: the children of an earlier box of this name, whose garbage collection is not over, are waited for,
+// also while they are being deleted. A box of another name does not wait for them.
+func testEarlierOwner(t *testing.T, s *shelf) {
+	configMaps := s.kube.CoreV1().ConfigMaps(s.namespace)
+	for _, name := range []string{"x", "y"} {
+		earlier := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/held"}, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: boxVersion.String(), Kind: "Box", Name: "a", UID: "earlier", Controller: ptr.To(true),
+		}}}}
+		if _, err := configMaps.Create(t.Context(), earlier, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := configMaps.Delete(t.Context(), "y", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.start(operator.Options{})
+	s.create("a", "mine", "x", "y")
+	s.create("b", "mine", "x")
+	apply := "operator: apply ConfigMap " + s.namespace
+	deleted := apply + "/y: it belongs to an earlier Box of this name, and is being deleted"
+	collected := "False Waiting at 1: " + apply + "/x: it belongs to an earlier Box of this name, and "
+	foreign := apply + "/x: it exists and does not belong to this Box: delete it, or give one of them another name: reconcile: rejected"
+	for waits, rejects := false, false; !waits || !rejects; {
+		switch e := receive(t, s.ended); {
+		case e.result == "requeue":
+			waits = true
+		case e.err == nil: // of the events of x and y, before the box is there
+		case e.result == "rejected" && e.err.Error() == foreign:
+			rejects = true
+		default:
+			t.Fatalf("a call ended with %v", e)
+		}
+	}
+	if got := ready(s.get("a")); !strings.HasPrefix(got, collected) || !strings.HasSuffix(got, deleted) {
+		t.Errorf("Ready is %q", got)
+	}
+	if err := s.boxes.Delete(t.Context(), "b", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"x", "y"} {
+		if _, err := configMaps.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := configMaps.Delete(t.Context(), "x", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) { // the garbage collector can be first
+		t.Fatal(err)
+	}
+	s.until(func(e ended) string {
+		if e.result == "rejected" && e.err.Error() != foreign {
+			t.Errorf("a call ended with %v", e)
+		}
+		return strings.TrimPrefix(ready(s.get("a")), "True Ready at 1: 2 of 2 objects are ready")
+	})
+}
+
+// testReplacedChild: a child that is deleted and made again while the cache is late is no rejection.
+func testReplacedChild(t *testing.T, s *shelf) {
+	s.start(operator.Options{})
+	b := s.create("a", "one", "x")
+	s.succeeded()
+	configMaps := s.kube.CoreV1().ConfigMaps(s.namespace)
+	made := false
+	s.hook(func(request string) error {
+		if request != "PATCH configmaps x" || made {
+			return nil
+		}
+		made = true
+		again := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(b, boxVersion.WithKind("Box"))}}}
+		err := configMaps.Delete(t.Context(), "x", metav1.DeleteOptions{})
+		if err == nil {
+			_, err = configMaps.Create(t.Context(), again, metav1.CreateOptions{})
+		}
+		return err
+	})
+	s.edit("a", `{"spec":{"text":"two"}}`)
+	s.until(func(e ended) string {
+		if e.err == nil {
+			return "no call failed"
+		}
+		if e.result != "stale" || strings.HasPrefix(ready(s.get("a")), "False") {
+			t.Errorf("a call ended with %v, and Ready is %q", e, ready(s.get("a")))
+		}
+		return ""
+	})
+	s.succeeded()
+	if x, err := configMaps.Get(t.Context(), "x", metav1.GetOptions{}); err != nil || x.Data["text"] != "two" {
+		t.Errorf("x is %v, %v", x, err)
+	}
+}
+
+// testPrunedStatus: a field that the schema of the status lacks is written in each call without an effect, which is no
+// sign of another writer.
+func testPrunedStatus(t *testing.T, s *shelf) {
+	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
+		b.Status.Unknown = "x"
+		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
+	}
+	s.start(operator.Options{})
+	s.create("a", "one")
+	for range 10 {
+		s.succeeded()
+	}
+	writes := 0
+	for _, request := range s.sent() {
+		if request == "PATCH boxes/status a" {
+			writes++
+		}
+	}
+	if writes < 6 {
+		t.Errorf("%d writes of the status, want one in each call", writes)
+	}
+	for _, line := range s.logs.All() {
+		if strings.HasPrefix(line.Message, "Another writer") {
+			t.Errorf("logged %+v", line)
+		}
+	}
 }
 
 func testInvalidChildren(t *testing.T, s *shelf) {

@@ -492,7 +492,9 @@ func rounds() int {
 
 // testOptional: a kind that is not served is an error of its reads alone, and what reads it runs when
 // it comes and goes, in each round with another scope or version, without a restart or leak.
-func testOptional(t *testing.T, s *shelf) {
+//
+// The informers are of a namespace, "*" for all. A cluster-scoped kind is in none.
+func testOptional(t *testing.T, s *shelf, namespaces string) {
 	got := newSeen()
 	s.register = func(op *operator.Operator) *operator.Controller {
 		op.AskEvery(20 * time.Millisecond)
@@ -530,7 +532,7 @@ func testOptional(t *testing.T, s *shelf) {
 	}
 	g := &gadgets{t, client, gadgetVersion.Group}
 	t.Cleanup(func() { g.remove(context.Background()) })
-	s.start(operator.Options{Namespace: "*"})
+	s.start(operator.Options{Namespace: namespaces})
 	s.create("list", "list")
 	s.create("served", "served")
 	s.create("none", "nothing")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -231,31 +232,39 @@ func TestMakefile(t *testing.T) {
 		t.Fatal(err)
 	}
 	tool := filepath.Join(folder, "tool")
-	script := "#!/bin/sh\necho \"CALL $*\" >&2\ncase \"$1\" in kustomize) cat config/deployment.yaml;; apply) cat;; get) echo $LEFT;; esac\n"
+	script := "#!/bin/sh\necho \"CALL $*\" >&2\ncase \"$*\" in kustomize*) sed \"s|$FROM|$TO|\" config/deployment.yaml;; apply*) cat;; 'get crd '*) echo $CRD;; get*) [ -n \"$CRD\" ] && echo $LEFT;; esac\n"
 	if err := os.WriteFile(tool, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	mk := func(left string, args ...string) (string, error) {
+	mk := func(crd, left, image string, args ...string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "make", append(args, "KUBECTL="+tool, "DOCKER="+tool)...)
 		cmd.Dir = folder
-		cmd.Env = append(os.Environ(), "LEFT="+left, "MAKEFLAGS=")
+		cmd.Env = append(os.Environ(), "CRD="+crd, "LEFT="+left, "FROM=shop-operator:latest", "TO="+image, "MAKEFLAGS=")
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
 	for _, test := range []struct {
-		left string
-		args []string
-		want []string
-		fail bool
+		gone  bool   // the CustomResourceDefinition
+		left  string // objects
+		image string // in the user's config/deployment.yaml
+		args  []string
+		want  []string
+		fail  bool
 	}{
 		{args: nil, want: []string{"build      compile the operator", "undeploy   delete all"}},
 		{args: []string{"image", "IMAGE=r.example.com/shop:v1"}, want: []string{"CALL build -t r.example.com/shop:v1 ."}},
 		{args: []string{"deploy", "IMAGE=r.example.com/shop:v1"}, want: []string{"CALL kustomize config", "CALL apply --server-side -f -", "        image: r.example.com/shop:v1\n"}},
 		{args: []string{"deploy"}, want: []string{"        image: shop-operator:latest\n"}},
+		{args: []string{"deploy", "IMAGE=r.example.com/shop:v2"}, image: "r.example.com/shop:v1", want: []string{"config has no image shop-operator:latest, which r.example.com/shop:v2 would replace: write it"}, fail: true},
+		{args: []string{"undeploy"}, gone: true, want: []string{"CALL delete --ignore-not-found -k config"}},
 		{args: []string{"undeploy"}, want: []string{"CALL get shops.shop.example.com --all-namespaces -o name", "CALL delete --ignore-not-found -k config"}},
 		{args: []string{"undeploy"}, left: "shop/blog", want: []string{"delete these first, while the operator runs: shop/blog"}, fail: true},
 	} {
-		out, err := mk(test.left, test.args...)
+		crd := "customresourcedefinition.apiextensions.k8s.io/shops.shop.example.com"
+		if test.gone {
+			crd = ""
+		}
+		out, err := mk(crd, test.left, cmp.Or(test.image, "shop-operator:latest"), test.args...)
 		if (err != nil) != test.fail {
 			t.Errorf("make %v: %v\n%s", test.args, err, out)
 		}
@@ -264,8 +273,8 @@ func TestMakefile(t *testing.T) {
 				t.Errorf("make %v printed %q, want %q", test.args, out, want)
 			}
 		}
-		if test.fail && strings.Contains(out, "CALL delete") {
-			t.Errorf("make %v deleted: %s", test.args, out)
+		if test.fail && (strings.Contains(out, "CALL delete") || strings.Contains(out, "CALL apply")) {
+			t.Errorf("make %v changed the cluster: %s", test.args, out)
 		}
 	}
 }

@@ -332,6 +332,11 @@ func TestCorrectVariants(t *testing.T) {
 			stored := c.DeepCopy()
 			stored.Object["more"] = map[string]any{"cpu": "1", "for": "1m0s", "at": "2026-01-01T01:00:00+01:00", "data": "YWJjZGVm", "n": 1.0, "ip": "10.0.0.1", "port": int64(30000), "default": "x",
 				"env": []any{map[string]any{"name": "theirs", "value": "2"}, map[string]any{"name": "a", "value": "1"}}}
+			mount := func(name, path string) any { return map[string]any{"name": name, "mountPath": path} }
+			c.Object["mounts"] = []any{mount("data", "/a"), mount("data", "/b")} // a name twice
+			stored.Object["mounts"] = []any{mount("data", "/a"), mount("data", "/b")}
+			c.Object["injected"] = []any{mount("data", "/a"), mount("data", "/b"), mount("own", "/c")} // one more in front
+			stored.Object["injected"] = []any{mount("token", "/t"), mount("data", "/a"), mount("data", "/b"), mount("own", "/c")}
 			stored.SetLabels(map[string]string{"theirs": "yes"})
 			for range 20 {
 				b.Applied(b.ctx, churn.Apply{Owner: b.owner, Config: c.DeepCopy(), Manager: manager, Before: stored, After: stored})

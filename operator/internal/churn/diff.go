@@ -245,21 +245,29 @@ func compare(config map[string]any, obj any, f func(path string, want, have any,
 	}
 }
 
-// counterpart returns the item of an object's list for an item of a configuration's: that of the same
-// name, or at the same place of a list of the same length.
+// counterpart returns the item of an object's list for an item of a configuration's: the one at the same place of a
+// list of the same length, if it does not have another name. Otherwise it is the only item of that name. A name can be
+// there twice, such as that of a volume with two mounts.
 func counterpart(list []any, length, i int, item any) (v any, ok bool) {
-	want, isMap := item.(map[string]any)
-	if name, named := want["name"]; isMap && named {
-		i := slices.IndexFunc(list, func(v any) bool { m, ok := v.(map[string]any); return ok && m["name"] == name })
-		if i < 0 {
-			return nil, false
-		}
+	want, _ := item.(map[string]any)
+	name, named := want["name"].(string)
+	same := func(v any) bool { m, ok := v.(map[string]any); return ok && m["name"] == any(name) }
+	switch {
+	case len(list) == length && (!named || same(list[i])):
 		return list[i], true
-	}
-	if len(list) != length {
+	case !named:
 		return nil, false
 	}
-	return list[i], true
+	for _, other := range list {
+		if !same(other) {
+			continue
+		}
+		if ok {
+			return nil, false
+		}
+		v, ok = other, true
+	}
+	return v, ok
 }
 
 // alike reports whether the API server can store a value of a configuration as another one without a

@@ -13,8 +13,8 @@ import (
 	"github.com/controllerkit/controllerkit/internal/fields"
 )
 
-// Reported notes that a call has written the status of after in place of that of before, if they
-// differ. kind is that of the objects.
+// Reported notes that a call has written the status, and the API server has stored that of after in place of that of
+// before, if they differ. kind is that of the objects. A write without an effect counts as none.
 func (f *Finder) Reported(ctx context.Context, kind string, before, after metav1.Object) {
 	id := child{before.GetUID(), kind, types.NamespacedName{Namespace: before.GetNamespace(), Name: before.GetName()}}
 	if reflect.DeepEqual(fields.Of(before), fields.Of(after)) { // most calls change nothing, and statusOf is slow

@@ -76,17 +76,18 @@ func isNotServed(err error) bool {
 type Intervals struct{ Absent, Present time.Duration }
 
 // Observe shows the objects while the API server serves the resource, until ctx is done. ask returns the kind
-// of a resource, which is empty if it is not served. The informer becomes synced without the objects if the first
+// of a resource, which is empty if it is not served, and whether its objects are in namespaces. If they are not, the
+// namespace of the informer does not count. The informer becomes synced without the objects if the first
 // attempt fails or takes longer than every.Absent: other keys do not wait for them.
-func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, version schema.GroupVersion, resource string) (kind string, err error), every Intervals) {
+func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, version schema.GroupVersion, resource string) (kind string, namespaced bool, err error), every Intervals) {
 	i.now(fmt.Errorf("%w %s yet: %w", crd.ErrNotServed, i.resource, ErrUnknown))
 	logger := klog.FromContext(ctx).WithValues("resource", i.resource)
 	const unknown, absent, present = 0, 1, 2
 	state := unknown
-	failed := "" // the last error, which is logged once
-	fail := func(err error) {
-		if text := err.Error(); ctx.Err() == nil && text != failed {
-			failed = text
+	unanswered, failed := "", "" // the last error of ask and of a list, which are logged once
+	fail := func(last *string, err error) {
+		if text := err.Error(); ctx.Err() == nil && text != *last {
+			*last = text
 			logger.Info("An optional resource is not known", "reason", kube.Printable(text, 4<<10))
 		}
 	}
@@ -95,7 +96,14 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 		if !i.HasSynced() {
 			attempt, cancel = context.WithTimeout(ctx, every.Absent)
 		}
-		kind, err := ask(attempt, i.kind.GroupVersion(), i.resource.Resource)
+		kind, namespaced, err := ask(attempt, i.kind.GroupVersion(), i.resource.Resource)
+		if err == nil {
+			unanswered = "" // the next outage is another one
+		}
+		selection := i.selection
+		if !namespaced {
+			selection = scope.Selection{Namespaces: []string{""}}
+		}
 		var notServed error
 		switch {
 		case kind == "":
@@ -105,9 +113,9 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 		}
 		switch {
 		case err != nil:
-			fail(err)
+			fail(&unanswered, err)
 		case notServed == nil && state != present:
-			if err := i.Select(attempt, i.selection); err != nil {
+			if err := i.Select(attempt, selection); err != nil {
 				if isNotServed(err) { // discovery is ahead or behind. A reader must not take the 404 for an absent object
 					err = fmt.Errorf("%w %s: %w, because discovery has it: %s", crd.ErrNotServed, i.resource, ErrUnknown, kube.Printable(err.Error(), 4<<10))
 				}
@@ -115,7 +123,7 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 					i.now(fmt.Errorf("operator: %w", err))
 				}
 				state = unknown // it is selected, so its absence is a change
-				fail(err)
+				fail(&failed, err)
 				break
 			}
 			state, failed = present, ""
@@ -124,7 +132,7 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 		case notServed != nil && state != absent:
 			i.now(notServed)
 			if err := i.Select(ctx, scope.Selection{}); err != nil {
-				fail(err)
+				fail(&failed, err)
 				break
 			}
 			if state == present {
@@ -135,7 +143,7 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 		cancel()
 		if !i.HasSynced() {
 			if err := i.Select(ctx, scope.Selection{}); err != nil {
-				fail(err)
+				fail(&failed, err)
 			}
 		}
 		wait := every.Absent

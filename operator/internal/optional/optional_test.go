@@ -20,13 +20,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/crd"
+	"github.com/controllerkit/controllerkit/internal/testlog"
 )
 
 // server serves a kind, or does not.
 type server struct {
 	mu      sync.Mutex
 	kind    string
-	err     error // of the question
+	cluster bool     // the kind is cluster-scoped
+	listed  []string // the namespaces of its informers
+	err     error    // of the question
 	list    error
 	asked   int
 	watches []*watch.RaceFreeFakeWatcher
@@ -42,7 +45,7 @@ func (s *server) set(kind string, err, list error) {
 	s.watches = nil
 }
 
-func (s *server) ask(ctx context.Context, _ schema.GroupVersion, _ string) (string, error) {
+func (s *server) ask(ctx context.Context, _ schema.GroupVersion, _ string) (string, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
@@ -50,9 +53,9 @@ func (s *server) ask(ctx context.Context, _ schema.GroupVersion, _ string) (stri
 		s.mu.Unlock()
 		<-ctx.Done()
 		s.mu.Lock()
-		return "", context.Cause(ctx)
+		return "", false, context.Cause(ctx)
 	}
-	return s.kind, s.err
+	return s.kind, !s.cluster, s.err
 }
 
 // errHangs lets a question or a list wait until its context is done.
@@ -69,7 +72,10 @@ type unsupported struct{}
 
 func (unsupported) IsWatchListSemanticsUnSupported() bool { return true }
 
-func (s *server) informer(string) (cache.SharedIndexInformer, error) {
+func (s *server) informer(namespace string) (cache.SharedIndexInformer, error) {
+	s.mu.Lock()
+	s.listed = append(s.listed, namespace)
+	s.mu.Unlock()
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 			s.mu.Lock()
@@ -241,6 +247,77 @@ func TestObserveUnknown(t *testing.T) {
 				cancel()
 				g.Wait()
 			})
+		})
+	}
+}
+
+// TestOutages: each outage of the question has its line.
+func TestOutages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{kind: "Secret"}
+		i := New(corev1.SchemeGroupVersion.WithKind("Secret"), schema.GroupResource{Resource: "secrets"}, "", s.informer)
+		logs := testlog.New()
+		ctx, cancel := context.WithCancel(logs.Context(t.Context()))
+		var g sync.WaitGroup
+		g.Go(func() { i.RunWithContext(ctx) })
+		g.Go(func() { i.Observe(ctx, s.ask, Intervals{Absent: 10 * time.Second, Present: time.Minute}) })
+		for n := range 3 {
+			time.Sleep(10 * time.Minute)
+			s.set("Secret", errors.New("the API server is away"), nil)
+			time.Sleep(10 * time.Minute)
+			s.set("Secret", nil, nil)
+			if lines := logs.Find("An optional resource is not known"); len(lines) != n+1 {
+				t.Errorf("%d lines after %d outages", len(lines), n+1)
+			}
+		}
+		s.set("Secret", nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", nil))
+		cancel()
+		g.Wait()
+	})
+}
+
+// TestFailedList: a list that fails again and again has one line, although the question succeeds each time.
+func TestFailedList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{kind: "Secret", list: apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", nil)}
+		i := New(corev1.SchemeGroupVersion.WithKind("Secret"), schema.GroupResource{Resource: "secrets"}, "", s.informer)
+		logs := testlog.New()
+		ctx, cancel := context.WithCancel(logs.Context(t.Context()))
+		var g sync.WaitGroup
+		g.Go(func() { i.RunWithContext(ctx) })
+		g.Go(func() { i.Observe(ctx, s.ask, Intervals{Absent: 10 * time.Second, Present: time.Minute}) })
+		time.Sleep(time.Minute) // until the informer is synced, the attempts end in other ways
+		before := len(logs.Find("An optional resource is not known"))
+		time.Sleep(time.Hour)
+		if lines := logs.Find("An optional resource is not known"); before == 0 || len(lines) > before {
+			t.Errorf("%d lines in a minute, %d in the hour after it, want none", before, len(lines)-before)
+		}
+		cancel()
+		g.Wait()
+	})
+}
+
+// TestScope: the objects of a cluster-scoped kind are in no namespace, also if those of others are in one.
+func TestScope(t *testing.T) {
+	for _, cluster := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &server{kind: "Secret", cluster: cluster}
+			i := New(corev1.SchemeGroupVersion.WithKind("Secret"), schema.GroupResource{Resource: "secrets"}, "one", s.informer)
+			ctx, cancel := context.WithCancel(t.Context())
+			var g sync.WaitGroup
+			g.Go(func() { i.RunWithContext(ctx) })
+			g.Go(func() { i.Observe(ctx, s.ask, Intervals{Absent: 10 * time.Second, Present: time.Minute}) })
+			time.Sleep(time.Second)
+			synctest.Wait()
+			want := "one"
+			if cluster {
+				want = ""
+			}
+			if len(s.listed) == 0 || s.listed[len(s.listed)-1] != want {
+				t.Errorf("cluster-scoped: %t: the informers are of the namespaces %q, want %q", cluster, s.listed, want)
+			}
+			cancel()
+			g.Wait()
 		})
 	}
 }

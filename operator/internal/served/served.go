@@ -84,29 +84,29 @@ func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resou
 }
 
 // Asker returns a function that returns the kind of a resource in a version, and "" if the API server does
-// not serve it.
-func Asker(config *rest.Config) (func(ctx context.Context, version schema.GroupVersion, resource string) (kind string, err error), error) {
+// not serve it. The objects of the kind are in namespaces if namespaced is true.
+func Asker(config *rest.Config) (func(ctx context.Context, version schema.GroupVersion, resource string) (kind string, namespaced bool, err error), error) {
 	client, err := discovery(config)
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, version schema.GroupVersion, resource string) (string, error) {
+	return func(ctx context.Context, version schema.GroupVersion, resource string) (string, bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		var list metav1.APIResourceList
 		err := client.Get().AbsPath(prefix(version.Group), version.String()).Do(ctx).Into(&list)
 		switch {
 		case apierrors.IsNotFound(err):
-			return "", nil
+			return "", false, nil
 		case err != nil:
-			return "", fmt.Errorf("%s: %w", version, err)
+			return "", false, fmt.Errorf("%s: %w", version, err)
 		}
 		for _, r := range list.APIResources {
 			if r.Name == resource {
-				return r.Kind, nil
+				return r.Kind, r.Namespaced, nil
 			}
 		}
-		return "", nil
+		return "", false, nil
 	}, nil
 }
 
