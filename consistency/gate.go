@@ -24,8 +24,8 @@ import (
 // read, read live again. In a new leader it is true until each store has had an event or a
 // bookmark: usually for less than a minute, and not at all for caches that began after the
 // last leader had released its Lease. It is true again while the version of a store is unknown,
-// because a scope.Informer has selected a namespace whose cache is older, but not while it selects
-// none. LiveRead is false for a context that is not from Begin.
+// because a scope.Informer has selected a namespace whose cache is older. An Informer that selects no
+// namespace has no old cache. LiveRead is false for a context that is not from Begin.
 func LiveRead(ctx context.Context) bool {
 	live, _ := ctx.Value(calls.LiveRead{}).(bool)
 	return live

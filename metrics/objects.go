@@ -98,8 +98,8 @@ func (m *Metrics) FinalizerTerm(finalizer string, uid types.UID, term <-chan str
 	}
 }
 
-// forgetObjects forgets all objects after the last Run, and after another one those of no known term without a pass in
-// time: they do not show whose they are, and another replica may go on with those of the Run.
+// forgetObjects forgets all objects after the last Run. After another Run it shortens the time of the objects without
+// a known term: they do not show whose they are, and another replica may go on with those of the Run.
 func (m *Metrics) forgetObjects(last bool) {
 	o := &m.objects
 	o.mu.Lock()

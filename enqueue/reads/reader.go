@@ -108,9 +108,10 @@ func (r *Reader[T, K]) List(ctx context.Context, namespace string, selector labe
 	})
 }
 
-// untilRemembered returns the result of a read. If it is an error because of objects that do not fit their Go
-// type, it remembers the first one that concerns the read by its name, and reads again: once it fits, its
-// labels and values can be others. The read fails for as long as one does not fit, so one is enough.
+// untilRemembered returns the result of a read. A read fails if objects that concern it do not fit their Go
+// type. Then untilRemembered remembers the name of the first such object, and reads again. When the object
+// fits, its labels and values can be others, so only the name finds the key. One name is enough, because the
+// read fails until the last object fits.
 func (r *Reader[T, K]) untilRemembered(ctx context.Context, read func() ([]T, error), concerns func(*malformed.Object) bool) ([]T, error) {
 	objects, err := read()
 	for last := ""; err != nil; objects, err = read() {

@@ -158,7 +158,7 @@ func (r *Reconciler) snapshot(b *v1.Backup, run run) external.Resource {
 }
 
 // retain deletes Jobs and snapshots beyond the retention. The retention is at least 1, so the newest
-// snapshot stays. While one has a time after limit, nobody knows which one is the newest, and all stay.
+// snapshot stays. While a snapshot has a time after limit, it is not known which one is the newest, and all stay.
 func (r *Reconciler) retain(ctx context.Context, b *v1.Backup, runs []run, retention int, limit time.Time) error {
 	var errs []error
 	for _, old := range beyond(runs, retention) {
