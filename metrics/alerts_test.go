@@ -26,6 +26,10 @@ const (
 	latency   = "60" // seconds, a bound of the buckets
 	failures  = "error|timeout|panic|forbidden|not_found"
 	rejected  = "rejected|terminal" // by the authors of the objects, if there are few
+
+	// Such a call waits for others, and the next one succeeds. Many keys at once, for minutes, are a fault: an
+	// admission webhook that responds with 409 to each write, for example.
+	waits = "conflict|stale|server_delay"
 )
 
 // An alert is the source of a rule, of its section in docs/runbooks.md and of its tests.
@@ -80,7 +84,7 @@ func recordings() []recording {
 	for _, w := range long() {
 		rules = append(rules, recording{"controller:reconcile_late:increase" + w, of("increase", settled, w) + "\n-\n" + of("increase", intime, w)})
 	}
-	return append(rules, recording{"controller:failing_keys:sum", `sum by (job, controller) (controller_failing_keys{result=~"` + failures + "|" + rejected + `"})`})
+	return append(rules, recording{"controller:failing_keys:sum", `sum by (job, controller) (controller_failing_keys{result=~"` + failures + "|" + rejected + "|" + waits + `"})`})
 }
 
 // least are the numbers of failed and of late calls in each long window that an alert needs: with
@@ -160,7 +164,7 @@ func alerts() []alert {
 			runbook: runbook{
 				means: "1 % of the reconciles of 30 days may fail: their error budget. More than 14.4 % of the last hour failed, which uses up the budget in two days, or more than 6 % of the last six hours. The results " + "`" + strings.ReplaceAll(failures, "|", "`, `") + "` count. A conflict or a stale read does not, nor do `rejected` and `terminal`: see ControllerObjectsFailing. An hour with fewer than 80 failed calls, which two keys do not have, does not page, nor does a fault that is over: at least one key fails now.",
 				look:  lookErrors,
-				do:    "`forbidden`: compare the role with the requests that the log names. A key runs again within 15 minutes after the repair, and at once if its object changes. `timeout`: look at the latency of the API server, of webhooks for the written kinds, and of other services. `panic`: the log has the stack; roll back.",
+				do:    "`forbidden`: compare the role with the requests that the log names; if the response is `Unauthorized`, repair the credentials and not the role. A key runs again within 15 minutes after the repair, and at once if its object changes. `timeout`: look at the latency of the API server, of webhooks for the written kinds, and of other services. `panic`: the log has the stack; roll back.",
 				not:   "Do not restart the process: the keys fail again, and a restart lists everything. Do not delete the failing object: its finalizer needs the same controller.",
 			},
 			fires: []sample{total("success", "0+10x120"), total("error", "0+10x120"), failing("error", "1x120")},
@@ -221,9 +225,9 @@ or
 )`,
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} fails for more than a tenth of its objects, or for many more than before its last start.",
 			runbook: runbook{
-				means: "The last call failed for more than a tenth of the objects, and for three objects at least or for all. Or a replica started within the last hour, and more than twice as many objects fail as at any time of the day before, plus two, and 1 % of all. The results `" + strings.ReplaceAll(failures+"|"+rejected, "|", "`, `") + "` count. One or two objects that their authors wrote wrong do not cause this alert, unless they are all objects.",
+				means: "The last call failed for more than a tenth of the objects, and for three objects at least or for all. Or a replica started within the last hour, and more than twice as many objects fail as at any time of the day before, plus two, and 1 % of all. The results `" + strings.ReplaceAll(failures+"|"+rejected+"|"+waits, "|", "`, `") + "` count. One or two objects that their authors wrote wrong do not cause this alert, unless they are all objects.",
 				look:  "The panel *Failing keys* names the result, and when it began. " + lookErrors + " Compare the time with the last release and with changes of CustomResourceDefinitions, webhooks and policies.",
-				do:    "If it began with a release, roll back. `rejected`: the log has the response of the API server; correct the object that the controller sends, or the webhook or policy that rejects it. `terminal`: a condition of the object has the reason. For other results see ControllerErrorBudgetBurnFast.",
+				do:    "If it began with a release, roll back. `rejected`: the log has the response of the API server; correct the object that the controller sends, or the webhook or policy that rejects it. `terminal`: a condition of the object has the reason. `conflict` of many keys: an admission webhook or an aggregated API server responds with 409, or another program writes these objects all the time. `stale`: see ControllerWatchStalled. For other results see ControllerErrorBudgetBurnFast.",
 				not:   "Do not delete the failing objects: their finalizers need the same controller.",
 			},
 			fires: []sample{failing("rejected", "0x10 30x50"), objects("200x60")},
@@ -237,8 +241,8 @@ or
 			summary: "An object of {{ $labels.resource }} has not been ready for more than an hour, as {{ $labels.job }} sees it.",
 			runbook: runbook{
 				means: "The condition Ready of an object has not been True for an hour, or is about an older generation, or its deletion takes as long. Objects that an annotation pauses do not count. The calls of the controller can succeed all the time: it waits for something, such as a child that does not become ready.",
-				look:  "The panel *Objects by condition* has the reasons, and *Objects that are not ready* their number. `kubectl get KIND -A -o json | jq -r '.items[] | .metadata.generation as $g | select(.metadata.deletionTimestamp or (any(.status.conditions[]?; .type == \"Ready\" and .status == \"True\" and (.observedGeneration // $g) >= $g) | not)) | .metadata.namespace + \"/\" + .metadata.name'` lists the objects, and those that are paused. The message of the condition names the child or the error.",
-				do:    "One object: its author reads the condition, and corrects the object. Many objects with one reason: look for the cause that they share, such as a quota, a node or a service, and for a release at the time when the number began to grow. An object whose Ready is about an older generation has not been reconciled: its key on the page of [debug.md](debug.md) shows why.",
+				look:  "The panel *Objects by condition* has the reasons, and *Objects that are not ready* their number. `kubectl get KIND -A -o json | jq -r '.items[] | .metadata.generation as $g | select(.metadata.deletionTimestamp or (any(.status.conditions[]?; .type == \"Ready\" and .status == \"True\" and (.observedGeneration // $g) >= $g) | not)) | .metadata.namespace + \"/\" + .metadata.name'` lists the objects, and those that are paused. The message of the condition names the child or the error. After the first installation, objects older than an hour have had no call yet: the alert ends with the first pass, and `workqueue_depth` falls.",
+				do:    "One object: its author reads the condition, and corrects the object. Many objects with one reason: look for the cause that they share, such as a quota, a node or a service, and for a release at the time when the number began to grow. An object whose Ready is about an older generation has not been reconciled: its key on the page of [debug.md](debug.md) shows why. A deleted object whose finalizer no running version knows waits for ever: run the version that does ([upgrades.md](upgrades.md)).",
 				not:   "Do not pause the objects to end the alert, unless somebody repairs them by hand.",
 			},
 			fires: []sample{unready("0+60x90")},
@@ -269,8 +273,8 @@ or
 			summary: "No replica of {{ $labels.job }} holds the Lease {{ $labels.name }}.",
 			runbook: runbook{
 				means: "Replicas run, but without a leader, so no key is reconciled. If no replica runs, there is no series and no alert: alert on `up` too.",
-				look:  "`kubectl get lease -n NAMESPACE NAME -o yaml` shows the holder and its last renewal. The line `Stopped leading` of the last leader has the error of its last renewal, such as a connection that is refused. The log of the standbys has `Cannot use the Lease` if the API server rejects their requests.",
-				do:    "If the holder is a Pod that is gone, the standbys take the Lease after its `leaseDurationSeconds`. If requests are forbidden, restore the role. If the Lease has a `strategy`, delete the Lease.",
+				look:  "`kubectl get lease -n NAMESPACE NAME -o yaml` shows the holder and its last renewal. The line `Stopped leading` of the last leader has the error of its last renewal, such as a connection that is refused. The log of the standbys has `Cannot use the Lease` if the API server rejects their requests. In a manager with `managerkit/bridge`, no part starts before each informer has its first list: /readyz names the one that has not.",
+				do:    "If the holder is a Pod that is gone, the standbys take the Lease after its `leaseDurationSeconds`. If requests are forbidden, restore the role; if they are `Unauthorized`, the credentials. If the Lease has a `strategy`, delete the Lease.",
 				not:   "Do not edit `holderIdentity` by hand while a holder may run: two replicas would work at once.",
 			},
 			fires: []sample{sees("a", "1x5 0x20"), sees("b", "1x6 0x19"), leads("a", "1x5 0x20"), leads("b", "0x25")},
@@ -330,7 +334,7 @@ or
 			runbook: runbook{
 				means: "An object was deleted more than an hour ago, and its cleanup does not finish. Its namespace cannot be deleted either.",
 				look:  "`kubectl get KIND -A -o json | jq '.items[] | select(.metadata.deletionTimestamp)'` lists the objects, and so does the page of [debug.md](debug.md) under *Finalizers that block*. The condition `Terminating` has the step and its reason. *Blocked objects* shows how many there are.",
-				do:    "Repair what the step waits for: children that do not end, a service that does not respond, missing rights. A step with `GiveUpAfter` ends by itself.",
+				do:    "Repair what the step waits for: children that do not end, a service that does not respond, missing rights. In the step `cleanup` the removal of the finalizer itself can be rejected, by a role or a webhook: the log has the response. In a namespace that is deleted Kubernetes removes RoleBindings first, and no new one can be made: bind the ClusterRole by a ClusterRoleBinding until the namespace is gone. A step with `GiveUpAfter` ends by itself.",
 				last:  "Remove by hand what the finalizer guards, and then this finalizer alone. Those of others stay, and `replace` fails if the object changed meanwhile:\n\n    kubectl -n NAMESPACE get KIND NAME -o json | jq '.metadata.finalizers -= [\"FINALIZER\"]' | kubectl replace -f -",
 				not:   "Do not remove the finalizer first: what it guards stays behind, and no object names it. Do not patch `metadata.finalizers` to `null` or `[]`: that removes those of other controllers too.",
 			},
@@ -368,11 +372,22 @@ or
 		},
 		{
 			name: "ControllerRestarting", severity: "page", wait: "0m",
-			expr:    "max by (job, instance) (changes(process_start_time_seconds[1h])) > 3\nand\nmax by (job, instance) (max_over_time(controller_workers[1h])) > 0",
-			summary: "The working replica {{ $labels.instance }} of {{ $labels.job }} has begun more than three times again in an hour.",
+			// A replica that never works counts if no other one does: a standby that ends does no harm.
+			expr: `max by (job, instance) (changes(process_start_time_seconds[1h])) > 3
+and
+(
+  max by (job, instance) (max_over_time(controller_workers[1h])) > 0
+  or
+  (
+    max by (job, instance) (max_over_time(controller_workers[1h])) == 0
+    unless on (job)
+    max by (job) (max_over_time(controller_workers[1h])) > 0
+  )
+)`,
+			summary: "The replica {{ $labels.instance }} of {{ $labels.job }} has begun more than three times again in an hour.",
 			runbook: runbook{
-				means: "The process ends again and again. Either it ends itself, or the kernel kills it because of its memory, or its liveness probe fails: after five minutes in which no call returned, for example. The last hides the cause, because each new process has new metrics.",
-				look:  "`kubectl describe pod` has the last state of the container: the exit code, `OOMKilled`, or an Event of the liveness probe with its message. `kubectl logs --previous` has the last lines. If no call returns, the error of the probe names the keys. If an informer cannot decode an object, it names the object.",
+				means: "The process ends again and again. It has worked within the hour, or no replica has. Either it ends itself, such as when its first lists do not end within `StartTimeout`, or the kernel kills it because of its memory, or its liveness probe fails: after five minutes in which no call returned, for example. The last hides the cause, because each new process has new metrics.",
+				look:  "`kubectl describe pod` has the last state of the container: the exit code, `OOMKilled`, or an Event of the liveness probe with its message. `kubectl logs --previous` has the last lines. If no call returns, the error of the probe names the keys. If an informer cannot decode an object, it names the object. If an informer has no first list, the last line names it and the reason, such as a right that is missing.",
 				do:    "If calls do not return, give them a deadline: set `Timeout`, and pass the context on to each request. If the memory is at its limit, raise it, or hold less in the caches ([memory.md](memory.md)). If an object does not decode, correct it. After a release, go back to the last one.",
 				not:   "Do not remove the liveness probe: the process then stays without doing its work.",
 			},
@@ -435,6 +450,21 @@ or
 			fires: gauge("controller_informer_malformed_objects", `name="pods"`, "0x10 1 _x4 1 _x4 1 _x4 1 _x4 1 _x4 1"), // a process that restarts
 			quiet: gauge("controller_informer_malformed_objects", `name="pods"`, "0x10 1x3 0x16"),
 			at:    "30m", want: map[string]string{"job": "shop", "name": "pods"},
+		},
+		{
+			name: "ControllerMigrationBlocked", severity: "ticket", wait: "0m",
+			// A former leader keeps its last value, so any replica that has finished counts. A restart leaves a gap.
+			expr:    "max by (job, definition) (max_over_time(controller_migration_complete[1d])) == 0\nand\nmax by (job, definition) (controller_migration_complete offset 1d) == 0",
+			summary: "The migration of {{ $labels.definition }} by {{ $labels.job }} has not ended for a day.",
+			runbook: runbook{
+				means: "Some stored objects are still in an older version. While they are, that version cannot be removed from the CustomResourceDefinition, and reads of such an object need the conversion.",
+				look:  "The condition `StoredVersionsMigrated` of the CustomResourceDefinition has the reason and the first names, as has the line `The stored objects are not migrated`. `controller_migration_objects` has the numbers. [crd-versions.md](crd-versions.md) has the way.",
+				do:    "Correct the objects that it names, or the webhook or policy that rejects their writes. The migration tries again by itself.",
+				not:   "Do not remove the old version from `status.storedVersions` by hand: objects that are still stored in it can then not be read.",
+			},
+			fires: gauge("controller_migration_complete", `definition="websites.example.com"`, "0x160"),
+			quiet: gauge("controller_migration_complete", `definition="websites.example.com"`, "0x60 1 0x99"),
+			step:  "10m", at: "1600m", want: map[string]string{"job": "shop", "definition": "websites.example.com"},
 		},
 		{
 			name: "ControllerCacheMutated", severity: "ticket", wait: "0m",

@@ -141,6 +141,7 @@ func (w world) series() map[string][]float64 {
 			put("controller_informer_last_event_timestamp_seconds", `name="orders"`, float64(60*n*w.minutes))
 			count("controller_informer_mutations_total", name, 0)
 			put("controller_informer_malformed_objects", name, 0)
+			put("controller_migration_complete", `definition="orders.example.com"`, 1)
 			put("controller_finalizer_blocked_oldest_seconds", `finalizer="example.com/f",step="drain"`, 0)
 			if s.sharded {
 				put("controller_shards_owned", lease, s.owned)
@@ -303,6 +304,9 @@ func worlds() []world {
 			s.began = step >= 60 && step%6 == 0
 			return s
 		}}}, fires: []firing{{"ControllerRestarting", 78, 150, map[string]string{"job": "shop", "instance": "a"}}}},
+		{name: "the only replica never works, because its first lists do not end", replicas: []replica{{"a", func(step int) state {
+			return state{scraped: step%5 < 2, began: step%5 == 0}
+		}}}, fires: []firing{{"ControllerRestarting", 21, 150, map[string]string{"job": "shop", "instance": "a"}}}},
 		{name: "the only replica ends three times in an hour", replicas: []replica{{"a", func(step int) state {
 			s := leader(normal)
 			s.began = step > 0 && step%20 == 0
@@ -438,6 +442,15 @@ func worlds() []world {
 				}
 				return s
 			}),
+		},
+		{
+			name: "a webhook responds with 409 to each write", replicas: led(func(step int) state {
+				if step < 60 {
+					return leader(normal)
+				}
+				return leader(normal).with("conflict", 100*6.0/60, 100)
+			}),
+			fires: []firing{{"ControllerObjectsFailing", 71, 150, orders}},
 		},
 		{
 			name: "another service is away for a minute", replicas: led(func(step int) state {

@@ -24,7 +24,7 @@
 // # Guarantees
 //
 //   - SV1: If a request has no valid token or its user lacks the right, the response is 401
-//     or 403; if a review fails, 503, unless one allowed the request in the last 10 minutes.
+//     or 403; if a review fails, 503, unless one allowed the request in the last hour.
 //   - SV2: If clients send any number of new tokens, the memory and the reviews a second,
 //     also of one address, are bounded; the rest gets 429.
 //   - SV3: If clients send any number of bad tokens, the last 1024 allowed requests stay
@@ -40,7 +40,7 @@
 //
 // # Caveats
 //
-//   - A deleted or expired token works until its review is a minute old, or 10 minutes while
+//   - A deleted or expired token works until its review is a minute old, or an hour while
 //     the API server does not review, as in an outage.
 //   - During a flood from many addresses, a token that was not allowed before may get 429.
 //     Scrapers retry. The number of connections is not bounded: use a NetworkPolicy.

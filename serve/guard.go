@@ -39,7 +39,8 @@ type Creator[T any] interface {
 // Guard lets requests pass whose bearer token belongs to a user who may use the method, in
 // lower case, on the path: the same rules with nonResourceURLs as for the API server's own
 // paths. One review serves equal requests for a minute, or for 10s after a rejection, and
-// while reviews fail, a review that allowed a request serves equal ones for 10 minutes. A Guard must not be copied. Its fields must not change after the first request.
+// while reviews fail, a review that allowed a request serves equal ones for an hour. A Guard must not be copied. Its
+// fields must not change after the first request.
 type Guard struct {
 	// Tokens and Access are clients of the API server, such as
 	// kube.AuthenticationV1().TokenReviews() and

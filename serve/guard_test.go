@@ -255,7 +255,7 @@ func TestNoResponse(t *testing.T) {
 }
 
 // TestOutage: while the API server does not respond, a request that it allowed stays allowed
-// for 10 minutes, with a review a minute that takes half of a scraper's timeout, and no other request is. After that, and when the
+// for an hour, with a review a minute that takes half of a scraper's timeout, and no other request is. After that, and when the
 // API server is back, only its word counts. It proves SV1.
 func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestOutage(t *testing.T) {
 		hangs = true
 		allowed := time.Now()
 		slow := 0
-		for time.Since(allowed) < 9*time.Minute+50*time.Second {
+		for time.Since(allowed) < 59*time.Minute+50*time.Second {
 			start := time.Now()
 			if got := get(t, h, "good-1", "/metrics", anAddr); got != 200 {
 				t.Fatalf("the code is %d after %v, want 200", got, time.Since(allowed))
@@ -287,7 +287,7 @@ func TestOutage(t *testing.T) {
 			}
 			time.Sleep(5 * time.Second)
 		}
-		if slow < 7 || slow > 10 {
+		if slow < 50 || slow > 60 {
 			t.Errorf("%d requests waited for a review, want one each minute and the 5s that it takes", slow)
 		}
 		for _, path := range []string{"/debug", "/metrics/other"} {
@@ -295,9 +295,9 @@ func TestOutage(t *testing.T) {
 				t.Errorf("the code of %s is %d, want 503: nobody has allowed it", path, got)
 			}
 		}
-		time.Sleep(time.Until(allowed.Add(10 * time.Minute)))
+		time.Sleep(time.Until(allowed.Add(time.Hour)))
 		if got := get(t, h, "good-1", "/metrics", anAddr); got != 503 {
-			t.Errorf("the code is %d after 10 minutes, want 503", got)
+			t.Errorf("the code is %d after an hour, want 503", got)
 		}
 		hangs = false
 		time.Sleep(time.Second)

@@ -23,9 +23,10 @@ const (
 	keepFailure  = time.Second // so that an API server that fails at once gets few requests
 
 	// keepUnreviewed is how long a request stays allowed while its reviews fail, because an
-	// outage is when metrics are needed. Each review uses its time up if the API server does
-	// not respond, so they have an interval of keepAllowed.
-	keepUnreviewed = 10 * time.Minute
+	// outage is when metrics are needed: the alerts about it need 15 minutes of them, and end with
+	// them. Each review uses its time up if the API server does not respond, so they have an
+	// interval of keepAllowed.
+	keepUnreviewed = time.Hour
 
 	maxEntries = 1024 // of each cache
 	maxKnown   = 64   // running reviews of requests that were allowed before
