@@ -17,11 +17,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"github.com/controllerkit/controllerkit/examples/website/api/v1"
+	v1 "github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/examples/website/controller"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/shutdown"
@@ -141,11 +142,22 @@ func TestDeployment(t *testing.T) {
 		"a readiness probe":      container.ReadinessProbe.HTTPGet.Path == "/readyz",
 		"TLS to the DNS service": slices.ContainsFunc(container.Args, func(arg string) bool { return strings.HasPrefix(arg, "-dns=https://") }),
 		"its own selector":       maps.Equal(d.Spec.Selector.MatchLabels, d.Spec.Template.Labels),
-		"its Service":            service.Namespace == d.Namespace && maps.Equal(service.Spec.Selector, d.Spec.Selector.MatchLabels) && service.Spec.Ports[0].TargetPort.StrVal == container.Ports[0].Name,
-		"a bound for the memory": !container.Resources.Limits.Memory().IsZero(),
+		"its Service":            service.Namespace == d.Namespace && maps.Equal(service.Spec.Selector, d.Spec.Selector.MatchLabels) && service.Spec.Ports[0].TargetPort.StrVal == container.Ports[0].Name && service.Spec.PublishNotReadyAddresses,
+		"a bound for the memory": collects(container),
 	} {
 		if !ok {
 			t.Errorf("config/deployment.yaml lacks %s", what)
 		}
 	}
+}
+
+// collects reports whether GOMEMLIMIT is about 90 % of the limit of the container's memory, as docs/memory.md says.
+func collects(c corev1.Container) bool {
+	i := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == "GOMEMLIMIT" })
+	if i < 0 {
+		return false
+	}
+	soft, err := resource.ParseQuantity(strings.TrimSuffix(c.Env[i].Value, "B"))
+	share := float64(soft.Value()) / float64(c.Resources.Limits.Memory().Value())
+	return err == nil && share > 0.85 && share < 0.95
 }
