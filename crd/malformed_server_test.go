@@ -316,6 +316,7 @@ func TestServerBlind(t *testing.T) {
 
 // TestServerMalformedInScope: a scope over informers of package crd also goes on without a malformed object, and knows it.
 func TestServerMalformedInScope(t *testing.T) {
+	t.Parallel()
 	const group = "scoped.example.com"
 	installAtoms(t, group)
 	one, two := testserver.Namespace(t), testserver.Namespace(t)
