@@ -257,8 +257,8 @@ or
 			summary: "Objects of {{ $labels.resource }} have been paused for a day, as {{ $labels.job }} sees it.",
 			runbook: runbook{
 				means: "For a day an annotation has paused at least one object, not always the same one. The controller does nothing for a paused object: a new spec has no effect, and its children are not repaired.",
-				look:  "The page of [debug.md](debug.md) lists the *Paused objects*. So does `kubectl get KIND -A -o json | jq -r '.items[] | select(any(.status.conditions[]?; .type == \"Paused\" and .status == \"True\")) | .metadata.namespace + \"/\" + .metadata.name'`. The message of the condition has the value of the annotation, which can be the reason.",
-				do:    "Ask the user who has set the annotation: the managedFields of the object have the program and the time. Then remove it: `kubectl annotate KIND/NAME controllerkit.github.io/paused-`.",
+				look:  "The page of [debug.md](debug.md) lists the *Paused objects*. So does `kubectl get KIND -A -o json | jq -r '.items[] | select(any(.status.conditions[]?; .type == \"Paused\" and .status == \"True\")) | .metadata.namespace + \"/\" + .metadata.name'`. The message of the condition has the value of the annotation, which can be the reason. A kind with `ReadOnly` has no condition: look for the annotation.",
+				do:    "Ask the user who has set the annotation: the managedFields of the object have the program and the time. Then remove it: `kubectl -n NAMESPACE annotate KIND/NAME controllerkit.github.io/paused-`, with your prefix if `Options.AnnotationPrefix` is set.",
 				not:   "Do not remove the annotations of all objects at once: a repair by hand may go on, and the controller would undo it.",
 			},
 			fires: gauge("controller_paused_objects", `resource="websites.example.com"`, "2x160"),
@@ -425,7 +425,7 @@ and
 		},
 		{
 			name: "ControllerWatchStalled", severity: "page", wait: "5m",
-			expr:    "time() - max by (job, instance, name) (controller_informer_last_event_timestamp_seconds) > 600",
+			expr:    "max by (job, instance, name) (controller_informer_last_event_age_seconds) > 600",
 			summary: "The informer {{ $labels.name }} on {{ $labels.instance }} of {{ $labels.job }} has received nothing for ten minutes.",
 			runbook: runbook{
 				means: "The API server sends each watch a bookmark about once a minute, so ten minutes without data mean that the watch is dead or cannot begin. The cache is old, and the controller acts on it.",
@@ -433,8 +433,8 @@ and
 				do:    "If lists or watches are forbidden, restore the role. If a conversion fails, repair its webhook. If the informer does not try at all, restart the Pod: `Set.Check` in the liveness probe does that.",
 				not:   "Do not delete objects that the controller seems to have forgotten: it cannot see them.",
 			},
-			fires: gauge("controller_informer_last_event_timestamp_seconds", `name="pods"`, "0+60x5 300x25"),
-			quiet: gauge("controller_informer_last_event_timestamp_seconds", `name="pods"`, "0+60x5 300x8 840+60x16"),
+			fires: gauge("controller_informer_last_event_age_seconds", `name="pods"`, "0x5 0+60x25"),
+			quiet: gauge("controller_informer_last_event_age_seconds", `name="pods"`, "0x5 0+60x8 0x16"),
 			at:    "30m", want: map[string]string{"job": "shop", "instance": "a", "name": "pods"},
 		},
 		{
@@ -453,7 +453,7 @@ and
 		},
 		{
 			name: "ControllerMigrationBlocked", severity: "ticket", wait: "0m",
-			// A former leader keeps its last value, so any replica that has finished counts. A restart leaves a gap.
+			// A restart leaves a gap.
 			expr:    "max by (job, definition) (max_over_time(controller_migration_complete[1d])) == 0\nand\nmax by (job, definition) (controller_migration_complete offset 1d) == 0",
 			summary: "The migration of {{ $labels.definition }} by {{ $labels.job }} has not ended for a day.",
 			runbook: runbook{

@@ -96,7 +96,7 @@ func rows() []row {
 			{"Requests", "A second, by code.", "reqps", [][2]string{{rate("code", "rest_client_requests_total", ofJob), "{{code}}"}}},
 			{"Requests by method", "A second.", "reqps", [][2]string{{rate("method", "rest_client_requests_total", ofJob), "{{method}}"}}},
 			{"Latency of requests", "The 99th percentile by verb.", "s", [][2]string{{quantile("0.99", "rest_client_request_duration_seconds", ofJob, ", verb"), "{{verb}}"}}},
-			{"Age of the last event", "Time since an informer received an event, a bookmark or a list: about a minute at most.", "s", [][2]string{{"time() - " + highest("name, instance", "controller_informer_last_event_timestamp_seconds", ofJob), "{{name}} {{instance}}"}}},
+			{"Age of the last event", "Time since an informer received an event, a bookmark or a list: about a minute at most.", "s", [][2]string{{highest("name, instance", "controller_informer_last_event_age_seconds", ofJob), "{{name}} {{instance}}"}}},
 			{"Watches and lists", "Lists and ended watches of informers, a second.", "ops", [][2]string{
 				{rate("name", "reflector_lists_total", ofJob), "{{name}} lists"},
 				{rate("name", "reflector_watches_total", ofJob), "{{name}} watches"},

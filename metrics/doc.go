@@ -55,7 +55,7 @@
 //	controller_shutdown_duration_seconds{part,result}                   gauge
 //	controller_migration_objects{definition,state}                      gauge
 //	controller_migration_complete{definition}                           gauge
-//	controller_informer_last_event_timestamp_seconds{name}              gauge
+//	controller_informer_last_event_age_seconds{name}                    gauge
 //	controller_informer_objects{name}                                   gauge
 //	controller_informer_bytes{name}                                     gauge
 //	controller_informer_mutations_total{name}                           counter

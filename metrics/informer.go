@@ -27,11 +27,11 @@ func (m *Metrics) InformerReceived(name string) {
 	if m == nil {
 		return
 	}
-	m.received.WithLabelValues(m.informers.label(name)).SetToCurrentTime()
+	m.receipts.Store(m.informers.label(name), time.Now())
 }
 
 // InformerLast sets the function that returns when the informer last received data, for
-// controller_informer_last_event_timestamp_seconds, instead of InformerReceived. While it returns
+// controller_informer_last_event_age_seconds, instead of InformerReceived. While it returns
 // the zero Time, the series is absent. Each collection of the metrics calls last, which must be safe for concurrent use. A
 // later last of the same name replaces it.
 func (m *Metrics) InformerLast(name string, last func() time.Time) {
@@ -90,11 +90,16 @@ func (m *Metrics) measureCaches() {
 		m.malformed.WithLabelValues(name.(string)).Set(float64(malformed.(func() int)()))
 	}
 	for name, last := range m.receipts.Range {
-		if at := last.(func() time.Time)(); at.IsZero() {
-			m.received.DeleteLabelValues(name.(string))
-		} else {
-			m.received.WithLabelValues(name.(string)).Set(float64(at.UnixNano()) / 1e9)
+		at, ok := last.(time.Time)
+		if !ok {
+			at = last.(func() time.Time)()
 		}
+		if at.IsZero() {
+			m.received.DeleteLabelValues(name.(string))
+			continue
+		}
+		// An age, because a Unix time would be wrong until the next data after each step of the wall clock.
+		m.received.WithLabelValues(name.(string)).Set(max(0, time.Since(at).Seconds()))
 	}
 	for name, holds := range m.caches.Range {
 		objects, bytes := holds.(func() (objects, bytes int64))()

@@ -94,7 +94,7 @@ type Metrics struct {
 
 	held, heldBytes *prometheus.GaugeVec
 	caches          sync.Map // label → func() (objects, bytes int64)
-	receipts        sync.Map // label → func() time.Time
+	receipts        sync.Map // label → time.Time or func() time.Time
 
 	conditions, paused, unready, unreadyFor *prometheus.GaugeVec
 	fleets                                  sync.Map // label → fleet
@@ -196,7 +196,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		malformed: all.gauge("controller_informer_malformed_objects", "Number of objects that do not fit the informer's Go type. An informer of package crd goes on without them, another one gets no more events.", "name"),
 		served:    all.gauge("controller_informer_served", "1 if the API server serves the resource of the informer, which runs without it, too, and 0 if it does not.", "name"),
 		mutations: all.counter("controller_informer_mutations_total", "Total number of changes that the program has made to sampled objects in the informer's cache.", "name"),
-		received:  all.gauge("controller_informer_last_event_timestamp_seconds", "Unix time at which the informer last received data that it could decode: an event, a bookmark or a list. For an informer with parts, such as namespaces, it is the time of the oldest part.", "name"),
+		received:  all.gauge("controller_informer_last_event_age_seconds", "Time since the informer last received data that it could decode: an event, a bookmark or a list. For an informer with parts, such as namespaces, it is that of the oldest part.", "name"),
 
 		stepsRunning: all.gauge("controller_finalizer_steps_running", "Number of running calls of a step of a cleanup.", "finalizer", "step"),
 		steps: all.histogram("controller_finalizer_step_duration_seconds", "Duration in seconds of a call of a step of a cleanup, by result: done, waiting, failed, timed_out or gave_up.",

@@ -34,66 +34,66 @@ func TestNamesAndLabels(t *testing.T) {
 		got[f.GetName()] = fmt.Sprint(strings.ToLower(f.GetType().String()), " ", strings.Join(labels, ","))
 	}
 	want := map[string]string{
-		"controller_reconcile_total":                       "counter controller,result",
-		"controller_reconcile_duration_seconds":            "histogram controller,result",
-		"controller_keys":                                  "gauge controller,state",
-		"controller_writes_total":                          "counter controller,kind,result",
-		"controller_events_total":                          "counter outcome",
-		"controller_shutdown_duration_seconds":             "gauge part,result",
-		"controller_finalizer_blocked_objects":             "gauge finalizer,step",
-		"controller_finalizer_blocked_oldest_seconds":      "gauge finalizer,step",
-		"controller_leader_absent_seconds_total":           "counter name",
-		"controller_shards_owned":                          "gauge name",
-		"controller_shards_began_total":                    "counter name",
-		"controller_shards_ownerless":                      "gauge name",
-		"controller_shards_ownerless_seconds_total":        "counter name",
-		"controller_shards_surplus":                        "gauge name",
-		"controller_reconcile_held_total":                  "counter controller",
-		"controller_active_workers":                        "gauge controller",
-		"controller_reconcile_latency_seconds":             "histogram controller",
-		"controller_workers":                               "gauge controller",
-		"controller_consistency_wait_duration_seconds":     "histogram result",
-		"controller_finalizer_steps_running":               "gauge finalizer,step",
-		"controller_finalizer_step_duration_seconds":       "histogram finalizer,result,step",
-		"controller_finalizer_blocked_age_seconds":         "histogram finalizer,step",
-		"controller_finalizer_duration_seconds":            "histogram finalizer",
-		"controller_leader_transitions_total":              "counter name",
-		"controller_leader_acquire_duration_seconds":       "histogram name",
-		"controller_leader_renewal_duration_seconds":       "histogram name",
-		"controller_leader_slow_renewals_total":            "counter name",
-		"controller_not_ready_objects":                     "gauge resource",
-		"controller_not_ready_oldest_seconds":              "gauge resource",
-		"controller_object_conditions":                     "gauge condition,reason,resource,status",
-		"controller_paused_objects":                        "gauge resource",
-		"informer_processing_latency_seconds":              "histogram group,name,resource,version",
-		"informer_queued_items":                            "gauge group,name,resource,version",
-		"informer_store_resource_version":                  "gauge group,name,resource,version",
-		"leader_election_master_status":                    "gauge name",
-		"workqueue_depth":                                  "gauge name",
-		"workqueue_adds_total":                             "counter name",
-		"workqueue_retries_total":                          "counter name",
-		"workqueue_queue_duration_seconds":                 "histogram name",
-		"workqueue_work_duration_seconds":                  "histogram name",
-		"workqueue_unfinished_work_seconds":                "gauge name",
-		"workqueue_longest_running_processor_seconds":      "gauge name",
-		"rest_client_requests_total":                       "counter code,host,method",
-		"rest_client_request_duration_seconds":             "histogram host,verb",
-		"controller_informer_last_event_timestamp_seconds": "gauge name",
-		"controller_informer_objects":                      "gauge name",
-		"controller_informer_bytes":                        "gauge name",
-		"controller_informer_malformed_objects":            "gauge name",
-		"controller_informer_served":                       "gauge name",
-		"controller_failing_keys":                          "gauge controller,result",
-		"controller_objects":                               "gauge controller",
-		"controller_leader_seen":                           "gauge name",
-		"controller_migration_objects":                     "gauge definition,state",
-		"controller_migration_complete":                    "gauge definition",
-		"controller_mistakes_total":                        "counter mistake",
-		"controller_informer_mutations_total":              "counter name",
-		"reflector_lists_total":                            "counter name",
-		"reflector_list_duration_seconds":                  "histogram name",
-		"reflector_watches_total":                          "counter name",
-		"reflector_watch_duration_seconds":                 "histogram name",
+		"controller_reconcile_total":                   "counter controller,result",
+		"controller_reconcile_duration_seconds":        "histogram controller,result",
+		"controller_keys":                              "gauge controller,state",
+		"controller_writes_total":                      "counter controller,kind,result",
+		"controller_events_total":                      "counter outcome",
+		"controller_shutdown_duration_seconds":         "gauge part,result",
+		"controller_finalizer_blocked_objects":         "gauge finalizer,step",
+		"controller_finalizer_blocked_oldest_seconds":  "gauge finalizer,step",
+		"controller_leader_absent_seconds_total":       "counter name",
+		"controller_shards_owned":                      "gauge name",
+		"controller_shards_began_total":                "counter name",
+		"controller_shards_ownerless":                  "gauge name",
+		"controller_shards_ownerless_seconds_total":    "counter name",
+		"controller_shards_surplus":                    "gauge name",
+		"controller_reconcile_held_total":              "counter controller",
+		"controller_active_workers":                    "gauge controller",
+		"controller_reconcile_latency_seconds":         "histogram controller",
+		"controller_workers":                           "gauge controller",
+		"controller_consistency_wait_duration_seconds": "histogram result",
+		"controller_finalizer_steps_running":           "gauge finalizer,step",
+		"controller_finalizer_step_duration_seconds":   "histogram finalizer,result,step",
+		"controller_finalizer_blocked_age_seconds":     "histogram finalizer,step",
+		"controller_finalizer_duration_seconds":        "histogram finalizer",
+		"controller_leader_transitions_total":          "counter name",
+		"controller_leader_acquire_duration_seconds":   "histogram name",
+		"controller_leader_renewal_duration_seconds":   "histogram name",
+		"controller_leader_slow_renewals_total":        "counter name",
+		"controller_not_ready_objects":                 "gauge resource",
+		"controller_not_ready_oldest_seconds":          "gauge resource",
+		"controller_object_conditions":                 "gauge condition,reason,resource,status",
+		"controller_paused_objects":                    "gauge resource",
+		"informer_processing_latency_seconds":          "histogram group,name,resource,version",
+		"informer_queued_items":                        "gauge group,name,resource,version",
+		"informer_store_resource_version":              "gauge group,name,resource,version",
+		"leader_election_master_status":                "gauge name",
+		"workqueue_depth":                              "gauge name",
+		"workqueue_adds_total":                         "counter name",
+		"workqueue_retries_total":                      "counter name",
+		"workqueue_queue_duration_seconds":             "histogram name",
+		"workqueue_work_duration_seconds":              "histogram name",
+		"workqueue_unfinished_work_seconds":            "gauge name",
+		"workqueue_longest_running_processor_seconds":  "gauge name",
+		"rest_client_requests_total":                   "counter code,host,method",
+		"rest_client_request_duration_seconds":         "histogram host,verb",
+		"controller_informer_last_event_age_seconds":   "gauge name",
+		"controller_informer_objects":                  "gauge name",
+		"controller_informer_bytes":                    "gauge name",
+		"controller_informer_malformed_objects":        "gauge name",
+		"controller_informer_served":                   "gauge name",
+		"controller_failing_keys":                      "gauge controller,result",
+		"controller_objects":                           "gauge controller",
+		"controller_leader_seen":                       "gauge name",
+		"controller_migration_objects":                 "gauge definition,state",
+		"controller_migration_complete":                "gauge definition",
+		"controller_mistakes_total":                    "counter mistake",
+		"controller_informer_mutations_total":          "counter name",
+		"reflector_lists_total":                        "counter name",
+		"reflector_list_duration_seconds":              "histogram name",
+		"reflector_watches_total":                      "counter name",
+		"reflector_watch_duration_seconds":             "histogram name",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("families (-want +got):\n%s", diff)
@@ -319,13 +319,12 @@ func TestFinalizer(t *testing.T) {
 // TestInformer: each call has its own series, and the time is now.
 func TestInformer(t *testing.T) {
 	m, reg := newMetrics(t)
-	before := float64(time.Now().Unix())
 	m.InformerListed("pods", 20*time.Millisecond)
 	m.InformerWatched("pods", 5*time.Minute)
 	m.InformerWatched("pods", 3*time.Minute)
 	m.InformerReceived("pods")
 	m.InformerLast("pods", func() time.Time { return time.Time{} })
-	m.InformerLast("pods", time.Now)
+	m.InformerLast("pods", func() time.Time { return time.Now().Add(-time.Hour) })
 	m.InformerLast("services", nil)
 	m.InformerLast("jobs", func() time.Time { return time.Time{} }) // has no data
 	m.InformerHolds("pods", func() (objects, bytes int64) { return 1, 2 })
@@ -347,10 +346,10 @@ func TestInformer(t *testing.T) {
 			got[f.GetName()] = fmt.Sprintf("%d in %gs", s.GetHistogram().GetSampleCount(), s.GetHistogram().GetSampleSum())
 		case s.GetCounter() != nil:
 			got[f.GetName()] = fmt.Sprint(s.GetCounter().GetValue())
-		case f.GetName() != "controller_informer_last_event_timestamp_seconds":
+		case f.GetName() != "controller_informer_last_event_age_seconds":
 			got[f.GetName()] = fmt.Sprint(s.GetGauge().GetValue())
-		case s.GetGauge().GetValue() < before || s.GetGauge().GetValue() > before+3600:
-			t.Errorf("%s = %v, want now", f.GetName(), s.GetGauge().GetValue())
+		case s.GetGauge().GetValue() < 3600 || s.GetGauge().GetValue() > 3700:
+			t.Errorf("%s = %v, want an hour", f.GetName(), s.GetGauge().GetValue())
 		}
 	}
 	if diff := cmp.Diff(map[string]string{

@@ -1,6 +1,10 @@
 package metrics
 
-import "time"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // EventsRecorded counts n calls of a recorder's Event by their outcome. An unknown outcome
 // counts as "failed".
@@ -53,4 +57,15 @@ func (m *Metrics) MigrationProgress(definition string, objects, failed int, done
 	m.migration.WithLabelValues(definition).Set(complete)
 	m.migrated.WithLabelValues(definition, "migrated").Set(float64(max(0, objects-failed)))
 	m.migrated.WithLabelValues(definition, "failed").Set(float64(max(0, failed)))
+}
+
+// MigrationEnded removes the series of a migration that another replica goes on with, because the last value of this
+// one would stay for ever. A migrate.Migrator calls it.
+func (m *Metrics) MigrationEnded(definition string) {
+	if m == nil {
+		return
+	}
+	definition = m.definitions.label(definition)
+	m.migration.DeleteLabelValues(definition)
+	m.migrated.DeletePartialMatch(prometheus.Labels{"definition": definition})
 }

@@ -345,6 +345,9 @@ func TestMigrationProgress(t *testing.T) {
 	m.MigrationProgress("bad.example.com", -1, -1, false)
 	var none *metrics.Metrics
 	none.MigrationProgress("websites.example.com", 1, 1, true)
+	m.MigrationProgress("former.example.com", 1, 0, true)
+	m.MigrationEnded("former.example.com")
+	none.MigrationEnded("former.example.com")
 	const want = `
 # HELP controller_migration_complete 1 if the objects of the CustomResourceDefinition are stored in its storage version, otherwise 0.
 # TYPE controller_migration_complete gauge

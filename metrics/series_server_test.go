@@ -90,7 +90,7 @@ func TestServerScopeSeries(t *testing.T) {
 	operator.For(c, corev1.Resource("services"), informer.With(services, corelisters.NewServiceLister))
 	run(t, op)
 	for _, query := range []string{
-		`controller_informer_last_event_timestamp_seconds{name="services"}`, `controller_informer_last_event_timestamp_seconds{name="configmaps (settings)"}`,
+		`controller_informer_last_event_age_seconds{name="services"}`, `controller_informer_last_event_age_seconds{name="configmaps (settings)"}`,
 		`controller_informer_mutations_total{name="services"}`, `controller_informer_malformed_objects{name="services"}`,
 		`controller_objects{controller="scoped"}`, `controller_failing_keys{controller="scoped",result="rejected"}`,
 	} {

@@ -138,7 +138,7 @@ func (w world) series() map[string][]float64 {
 			put("workqueue_depth", name, s.depth)
 			put("workqueue_longest_running_processor_seconds", name, 0)
 			count("controller_consistency_wait_duration_seconds_count", `result="timeout"`, 0)
-			put("controller_informer_last_event_timestamp_seconds", `name="orders"`, float64(60*n*w.minutes))
+			put("controller_informer_last_event_age_seconds", `name="orders"`, 30)
 			count("controller_informer_mutations_total", name, 0)
 			put("controller_informer_malformed_objects", name, 0)
 			put("controller_migration_complete", `definition="orders.example.com"`, 1)

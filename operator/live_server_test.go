@@ -40,7 +40,7 @@ func TestServerLive(t *testing.T) {
 	}
 	for _, tc := range []struct{ path, want string }{
 		{"/livez", "failing: informers"},
-		{"/metrics", `controller_informer_last_event_timestamp_seconds{name="secrets"}`},
+		{"/metrics", `controller_informer_last_event_age_seconds{name="secrets"}`},
 		{"/metrics", `controller_informer_objects{name="configmaps"}`},
 		{"/metrics", `controller_informer_bytes{name="configmaps"}`},
 		{"/metrics", `reflector_lists_total{name="secrets"} 1`},

@@ -305,6 +305,12 @@ func (p *progress) MigrationProgress(_ string, objects, failed int, done bool) {
 	p.calls = append(p.calls, fmt.Sprint(objects, failed, done))
 }
 
+func (p *progress) MigrationEnded(string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls = append(p.calls, "ended")
+}
+
 func (p *progress) last() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -34,6 +34,9 @@ type Metrics interface {
 	// objects is the number of objects that the pass has handled, of which failed ones could not be
 	// migrated. done reports whether the migration is complete.
 	MigrationProgress(definition string, objects, failed int, done bool)
+
+	// MigrationEnded is called when Run returns, such as at the end of a term: another replica migrates from then on.
+	MigrationEnded(definition string)
 }
 
 // A Migrator migrates the stored objects of one CustomResourceDefinition to its storage version.
@@ -183,6 +186,9 @@ func (m *Migrator) Run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if m.Metrics != nil {
+		defer m.Metrics.MigrationEnded(m.Definition)
+	}
 	w, err := watch(ctx, m.Client, m.Definition)
 	if err != nil {
 		return err

@@ -336,8 +336,8 @@ func TestServerRun(t *testing.T) {
 	k.store("v1alpha1", true)
 	await("v1alpha1 is stored alone", func() bool { return slices.Equal(k.stored(), []string{"v1alpha1"}) && p.last() == "1 0 true" })
 	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
+	if err := <-done; err != nil || p.last() != "ended" {
+		t.Errorf("Run = %v, and the last call of Metrics is %q, want ended", err, p.last())
 	}
 }
 

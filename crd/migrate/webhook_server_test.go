@@ -240,6 +240,8 @@ func (e *ending) MigrationProgress(_ string, _, _ int, done bool) {
 	}
 }
 
+func (e *ending) MigrationEnded(string) {}
+
 // The webhook is down when the pass begins, so that the API server cannot list the objects.
 //
 // Proves VM8.

@@ -43,8 +43,8 @@
 //
 //   - A change of the selection causes deletions too. A controller that cleans up must use a
 //     finalizer, or read from the API server.
-//   - A namespace that cannot be listed, or whose rights are removed, is in the log and makes the
-//     metric controller_informer_last_event_timestamp_seconds old.
+//   - A namespace that cannot be listed, or whose rights are removed, is in the log, and the metric
+//     controller_informer_last_event_age_seconds rises.
 //   - If all namespaces and some replace each other, one that cannot be listed delays the change.
 //   - A changed selector can show an older state in the lister for a moment. Its event follows.
 //   - If the API server lists from an old cache, a change of selectors can take a minute, until

@@ -13,7 +13,7 @@ var (
 	durations = regexp.MustCompile(`(\[|offset |for: )(\d+)([smhd])\b`)
 
 	// Thresholds in seconds. alerts.yaml has no other ones: a test compares.
-	seconds = regexp.MustCompile(`(_seconds\)|name\)|step\)|_timestamp_seconds\)) > (\d+)|\* (1800)\b`)
+	seconds = regexp.MustCompile(`(_seconds\)|name\)|step\)) > (\d+)|\* (1800)\b`)
 )
 
 // Faster divides each duration of the rules, and each threshold in seconds, by n. Numbers of calls, shares, and
