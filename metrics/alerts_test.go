@@ -329,7 +329,7 @@ or
 			summary: "Step {{ $labels.step }} of finalizer {{ $labels.finalizer }} has blocked an object of {{ $labels.job }} for more than an hour.",
 			runbook: runbook{
 				means: "An object was deleted more than an hour ago, and its cleanup does not finish. Its namespace cannot be deleted either.",
-				look:  "`kubectl get KIND -A -o json | jq '.items[] | select(.metadata.deletionTimestamp)'` lists the objects, and so does the page of [debug.md](debug.md) under *Finalizers that block*. The condition `Terminating` has the step and its reason. *Blocked objects* shows how many there are.",
+				look:  "`kubectl get KIND -A -o json | jq '.items[] | select(.metadata.deletionTimestamp)'` lists the objects, and so does the page of [debug.md](debug.md) under *Finalizers that block*. The condition `Terminating` has the step and its reason. The step `removal` means that the cleanup is done and the API server rejects the removal of the finalizer: the line `Reconcile failed` has the reason, such as a missing right or a webhook. *Blocked objects* shows how many there are.",
 				do:    "Repair what the step waits for: children that do not end, a service that does not respond, missing rights. A step with `GiveUpAfter` ends by itself.",
 				last:  "Remove by hand what the finalizer guards, and then this finalizer alone. Those of others stay, and `replace` fails if the object changed meanwhile:\n\n    kubectl -n NAMESPACE get KIND NAME -o json | jq '.metadata.finalizers -= [\"FINALIZER\"]' | kubectl replace -f -",
 				not:   "Do not remove the finalizer first: what it guards stays behind, and no object names it. Do not patch `metadata.finalizers` to `null` or `[]`: that removes those of other controllers too.",
