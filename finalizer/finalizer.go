@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,6 +27,21 @@ type Held[T metav1.Object] struct {
 	object T
 	name   string                   // "" in the zero Held, never in a made one
 	client controllerkit.Patcher[T] // the client of Ensure or Add
+	plans  *observers               // of the cleanup; nil in one of Add
+}
+
+// observers has the Metrics of their own of the plans that a cleanup has run to the end.
+type observers struct {
+	mu  sync.Mutex // guards all
+	all []Metrics
+}
+
+func (o *observers) add(m Metrics) {
+	if o != nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.all = append(o.all, m)
+	}
 }
 
 // Object returns the object that carries the finalizer: the API server's response if
@@ -85,21 +101,22 @@ func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 		note("run the cleanup of the finalizer " + name + ", and remove it")
 		return Held[T]{}, false, nil
 	}
-	if err := cleanup(ctx, Held[T]{object: obj, name: name, client: c}); err != nil {
+	plans := &observers{}
+	if err := cleanup(ctx, Held[T]{object: obj, name: name, client: c, plans: plans}); err != nil {
 		noteBlocked(ctx, name, obj, err)
 		err = asBlocked(err, obj.GetDeletionTimestamp().Time)
 		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup: %w", name, err)
 	}
-	if m := metricsOf(ctx); m != nil {
-		m.FinalizerObject(name, obj.GetUID(), nil, since(obj.GetDeletionTimestamp().Time), 0)
-	}
 	_, err = Remove(ctx, c, obj, name)
+	noteRemoval(ctx, name, obj, plans, err)
 	return Held[T]{}, false, err
 }
 
 const (
 	// wholeCleanup is the step in metrics of a cleanup that is not a Plan.
 	wholeCleanup = "cleanup"
+	// removalStep is the step in metrics of a finalizer that the API server does not remove after the cleanup.
+	removalStep = "removal"
 	// cleanupDelay is the longest delay until the next pass of a cleanup that failed, unless its
 	// error is terminal.
 	cleanupDelay = 15 * time.Minute
@@ -117,6 +134,28 @@ func noteBlocked(ctx context.Context, name string, obj metav1.Object, err error)
 		blocks(ctx, m, name, obj.GetUID(), []string{wholeCleanup}, since(obj.GetDeletionTimestamp().Time), cleanupDelay)
 	}
 	calls.NoteCleanup(ctx, name, steps, obj.GetDeletionTimestamp().Time)
+}
+
+// noteRemoval reports to the same observers, and to the Metrics of plans, whether the finalizer was removed after the
+// cleanup. A role, a webhook or the validation of the object can forbid that for good.
+func noteRemoval(ctx context.Context, name string, obj metav1.Object, plans *observers, err error) {
+	deleted := obj.GetDeletionTimestamp().Time
+	m := metricsOf(ctx)
+	if err == nil {
+		if m != nil { // the plans have reported their end
+			m.FinalizerObject(name, obj.GetUID(), nil, since(deleted), 0)
+		}
+		return
+	}
+	if m != nil {
+		plans.add(m)
+	}
+	plans.mu.Lock()
+	defer plans.mu.Unlock()
+	for _, m := range plans.all {
+		blocks(ctx, m, name, obj.GetUID(), []string{removalStep}, since(deleted), cleanupDelay)
+	}
+	calls.NoteCleanup(ctx, name, []string{removalStep}, deleted)
 }
 
 // Add stores the finalizer name on obj. If obj carries it, Add sends no request, also if obj is

@@ -29,6 +29,7 @@ type model struct {
 	live    *corev1.ConfigMap // nil: there is none
 	patches int
 	before  func(*model) // runs before each patch: others at work
+	refuse  error        // the response to each patch that is no dry run; nil means none
 }
 
 func (m *model) Patch(_ context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.ConfigMap, error) {
@@ -38,6 +39,9 @@ func (m *model) Patch(_ context.Context, name string, pt types.PatchType, data [
 	m.patches++
 	if m.before != nil {
 		m.before(m)
+	}
+	if m.refuse != nil && len(opts.DryRun) == 0 {
+		return nil, m.refuse
 	}
 	if m.live == nil || m.live.Name != name {
 		return nil, apierrors.NewNotFound(configMaps, name)

@@ -115,9 +115,9 @@ type Metrics interface {
 	// finalizer then fails, a later pass calls it again.
 	FinalizerFinished(finalizer string, age time.Duration)
 	// FinalizerObject is called at the end of each pass over an object, which metrics
-	// distinguish by its uid alone. steps has the names of the steps that block it;
-	// without one, the cleanup has ended or the object is gone. again is the longest delay until
-	// the next pass, if there is one: a terminal error has none.
+	// distinguish by its uid alone. steps has the names of the steps that block it, or removal if the
+	// cleanup has ended and the removal of the finalizer fails. Without one, nothing blocks the object.
+	// again is the longest delay until the next pass, if there is one: a terminal error has none.
 	FinalizerObject(finalizer string, uid types.UID, steps []string, age, again time.Duration)
 }
 
@@ -163,7 +163,8 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	if kube.IsNil(p.Metrics) {
+	own := !kube.IsNil(p.Metrics)
+	if !own {
 		p.Metrics = metricsOf(ctx) // p is a copy
 	}
 	if !held.Valid() {
@@ -217,7 +218,10 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	if len(blocked.Steps) == 0 {
 		if p.Metrics != nil {
 			p.Metrics.FinalizerFinished(held.name, age)
+		}
+		if own { // Ensure reports to those of ctx, once it has removed the finalizer
 			p.Metrics.FinalizerObject(held.name, held.object.GetUID(), nil, age, 0)
+			held.plans.add(p.Metrics)
 		}
 		return nil
 	}

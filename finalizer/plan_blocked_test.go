@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
 // What a pass that is not through says.
@@ -349,6 +351,61 @@ func TestPlanMetricsOfAFailure(t *testing.T) {
 	blockedBy(t, pass(t.Context(), p, m, m.live.DeepCopy()))
 	if got.again != 15*time.Minute {
 		t.Errorf("beside a step that failed: the next pass comes after %v, want 15m", got.again)
+	}
+}
+
+// TestMetricsOfARefusedRemoval: if the API server does not let the finalizer go after the cleanup, the step removal blocks
+// the object in each pass, until the finalizer is removed.
+func TestMetricsOfARefusedRemoval(t *testing.T) {
+	steps := []step{{Name: "a", Run: says(done, nil)}}
+	for _, tt := range []struct {
+		name    string
+		own     bool // the Plan has Metrics of its own, and the context has none
+		cleanup func(own finalizer.Metrics, m *model) func(context.Context, held) error
+	}{
+		{name: "a function", cleanup: func(finalizer.Metrics, *model) func(context.Context, held) error {
+			return func(context.Context, held) error { return nil }
+		}},
+		{name: "a plan", cleanup: func(_ finalizer.Metrics, m *model) func(context.Context, held) error {
+			return plan{Client: m, Steps: steps}.Run
+		}},
+		{name: "a plan with Metrics", own: true, cleanup: func(own finalizer.Metrics, m *model) func(context.Context, held) error {
+			return plan{Client: m, Steps: steps, Metrics: own}.Run
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &model{live: deleted(time.Minute), refuse: apierrors.NewForbidden(configMaps, "one", errBoom)}
+				uid := m.live.GetUID()
+				var got observed
+				ctx := t.Context()
+				if !tt.own {
+					ctx = context.WithValue(ctx, calls.Metrics{}, &got)
+				}
+				blocks := fmt.Sprint("object ", name, " ", uid, " [removal] 1m0s true")
+				over := fmt.Sprint("object ", name, " ", uid, " [] 1m0s false")
+				for pass := range 3 {
+					got = nil
+					_, _, err := finalizer.Ensure(ctx, m, m.live.DeepCopy(), name, tt.cleanup(&got, m))
+					want := blocks
+					if pass == 2 {
+						want = over
+					}
+					if refused := pass < 2; len(got) == 0 || got[len(got)-1] != want || apierrors.IsForbidden(err) != refused {
+						t.Errorf("pass %d: observed %q, %v, want %q at last", pass, got, err, want)
+					}
+					if !tt.own && slices.Contains(got, over) == slices.Contains(got, blocks) {
+						t.Errorf("pass %d: observed %q, want one report of the object", pass, got)
+					}
+					if pass == 1 {
+						m.refuse = nil
+					}
+				}
+				if m.live != nil {
+					t.Errorf("the object is %v, want it gone", m.live)
+				}
+			})
+		})
 	}
 }
 

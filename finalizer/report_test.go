@@ -59,6 +59,14 @@ func TestBlockedIsReported(t *testing.T) {
 			},
 		},
 		{
+			name: "done, and the removal is forbidden",
+			cleanup: func(m *model) func(context.Context, held) error {
+				m.refuse = errBoom
+				return func(context.Context, held) error { return nil }
+			},
+			want: []string{fmt.Sprintf("%s %q %v", name, []string{"removal"}, deleted)},
+		},
+		{
 			name: "live",
 			live: true,
 			cleanup: func(*model) func(context.Context, held) error {
@@ -115,7 +123,7 @@ func TestMetricsOfTheController(t *testing.T) {
 			cleanup: func(m *model) func(context.Context, held) error {
 				return finalizer.Plan[*corev1.ConfigMap]{Client: m, Steps: []finalizer.Step[*corev1.ConfigMap]{step}}.Run
 			},
-			want: []string{"uid [volume]", "uid []", "uid []"}, // of the Plan, and of Ensure
+			want: []string{"uid [volume]", "uid []"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -22,10 +22,14 @@ import (
 
 // deletedBox is an API server with one box, which is being deleted. It responds with the status to a patch.
 func deletedBox(patch int) roundTrip {
+	return servedBox(patch, `{"apiVersion":"box.example.com/v1","kind":"Box","metadata":{"namespace":"default","name":"a","uid":"u1","resourceVersion":"2",
+		"deletionTimestamp":"2000-01-01T00:00:00Z","finalizers":["`+boxFinalizer+`"]},"spec":{}}`)
+}
+
+// servedBox is an API server with one box. It responds with the status to a patch.
+func servedBox(patch int, box string) roundTrip {
 	return func(r *http.Request) (*http.Response, error) {
-		box := `{"apiVersion":"box.example.com/v1","kind":"Box","metadata":{"namespace":"default","name":"a","uid":"u1","resourceVersion":"2",
-			"deletionTimestamp":"2000-01-01T00:00:00Z","finalizers":["` + boxFinalizer + `"]},"spec":{}}`
-		box = strings.ReplaceAll(box, "\n", "")
+		box := strings.ReplaceAll(box, "\n", "")
 		resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Request: r}
 		switch {
 		case r.Method == http.MethodPatch:

@@ -129,8 +129,9 @@ func (op *Operator) InformFrom(informer func(kind schema.GroupVersionKind, obj c
 // After nil, Ready has the state of the objects that this call has applied, by package kstatus, and is
 // true without any. Terminal, rejected and forbidden errors make it false, with the class as the reason
 // and the error as the message. So do other errors and panics if the calls of the key have failed for
-// 10s. A controllerkit.WaitingError makes it false with the reason Waiting. Conflicts, stale and
-// cancelled calls, and the loss of leadership leave Ready and observedGeneration unchanged.
+// 10s, or as often as Loop.MaxAttempts. A controllerkit.WaitingError makes it false with the reason Waiting.
+// Conflicts, stale and cancelled calls, and the loss of leadership leave Ready and observedGeneration
+// unchanged. Loop.Classify replaces the error first, so it is called twice for each.
 //
 // The annotation paused of an object, see package [pause], stops all this but its deletion: only the condition
 // Paused is written, and Ready Unknown if there is no Ready yet. If the status has a text field
@@ -362,13 +363,8 @@ func (k *kind[T]) panicked(ctx context.Context, key types.NamespacedName, before
 // report writes the status of obj after a call whose error in the loop is err. It returns that error, with
 // the one of the write.
 func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, obj T, c outcome.Call, err error) error {
-	c.Lasting = k.failing.Lasts(ctx, key, c.Err)
 	if !k.status {
 		return err
-	}
-	c.Class = reconcile.Class(c.Err)
-	if c.Err != nil && c.Class == controllerkit.ResultError && ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		c.Class = controllerkit.ResultTimeout
 	}
 	c.Generation, c.Rules, c.Phases, c.Request = before.GetGeneration(), k.Rules, k.Phases, k.c.op.options.annotations().Request(before)
 	if !k.writes {
@@ -377,6 +373,7 @@ func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, 
 		}
 		return err
 	}
+	k.failing.Judge(ctx, key, &k.c.Loop, &c)
 	limit := min(k.c.op.options.part(4), max(k.c.Loop.GracePeriod-k.c.Loop.Timeout, k.c.op.options.part(1)))
 	ctx, cancel, ok := outcome.Writing(ctx, limit)
 	if !ok { // the call was cancelled

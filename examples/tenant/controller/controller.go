@@ -137,9 +137,17 @@ func Register(op *operator.Operator, cfg Config) error {
 	tenants.Loop.Queue = queue.New(queue.Config[types.NamespacedName]{Name: name, RateLimiter: retries(), MetricsProvider: cfg.Metrics})
 
 	if cfg.Group != nil {
-		c.shards = &shards{group: cfg.Group, owned: map[int]*owned{}}
+		c.shards = &shards{group: cfg.Group, loop: &tenants.Loop, owned: map[int]*owned{}}
 		// It stops after the reconciles, which need its shards.
-		op.Group.Add("shards", func(ctx context.Context) error { return cfg.Group.Run(ctx, c.work(tenants.Loop.Queue)) })
+		op.Group.Add("shards", func(ctx context.Context) error {
+			select {
+			case <-op.Informers.HasSyncedChecker().Done(): // a replica that cannot work takes no shard
+			case <-ctx.Done():
+				return nil
+			}
+			op.Metrics.ReconcileObjects(name, c.objects) // without those of the other replicas
+			return cfg.Group.Run(ctx, c.work(tenants.Loop.Queue))
+		})
 	}
 
 	// informer.Trim drops managedFields, which are often the larger half of an

@@ -12,10 +12,12 @@ import (
 	rbaclisters "k8s.io/client-go/listers/rbac/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
 	tenantlisters "github.com/controllerkit/controllerkit/examples/tenant/client/listers/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/shard"
 )
 
 var (
@@ -49,6 +51,18 @@ func NewFixture(kube kubernetes.Interface, tenancy versioned.Interface, service 
 	}
 	return f
 }
+
+// Own makes the fixture a replica of a group that owns the first of two shards, with the context of its work. The
+// loop has the gate.
+func (f *Fixture) Own(ctx context.Context, gate *consistency.Store) {
+	f.c.shards = &shards{
+		group: &shard.Group{Ranges: shard.Ranges{N: 2}}, loop: &reconcile.Controller[types.NamespacedName]{Gate: gate},
+		owned: map[int]*owned{0: {ctx: ctx}},
+	}
+}
+
+// Objects returns the number of tenants of the replica.
+func (f *Fixture) Objects() int64 { return f.c.objects() }
 
 // Sync copies the objects of the fake servers into the caches.
 func (f *Fixture) Sync(t *testing.T) {

@@ -32,15 +32,7 @@ func TestLists(t *testing.T) {
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
 	defer cancel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if discovery, ok := map[string]string{
-			"/apis/tenancy.example.com":          group("tenancy.example.com/v1alpha1"),
-			"/apis/rbac.authorization.k8s.io":    group("rbac.authorization.k8s.io/v1"),
-			"/apis/networking.k8s.io":            group("networking.k8s.io/v1"),
-			"/api/v1":                            resources("v1", "namespaces Namespace", "resourcequotas ResourceQuota"),
-			"/apis/tenancy.example.com/v1alpha1": resources("tenancy.example.com/v1alpha1", "tenants Tenant", "tenants/status Tenant"),
-			"/apis/rbac.authorization.k8s.io/v1": resources("rbac.authorization.k8s.io/v1", "rolebindings RoleBinding"),
-			"/apis/networking.k8s.io/v1":         resources("networking.k8s.io/v1", "networkpolicies NetworkPolicy"),
-		}[r.URL.Path]; ok {
+		if discovery, ok := discovered()[r.URL.Path]; ok {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, discovery)
 			return
@@ -115,4 +107,17 @@ func resources(groupVersion string, all ...string) string {
 		list = append(list, fmt.Sprintf(`{"name":%q,"kind":%q}`, name, kind))
 	}
 	return fmt.Sprintf(`{"kind":"APIResourceList","groupVersion":%q,"resources":[%s]}`, groupVersion, strings.Join(list, ","))
+}
+
+// discovered returns the discovery of a server, by path.
+func discovered() map[string]string {
+	return map[string]string{
+		"/apis/tenancy.example.com":          group("tenancy.example.com/v1alpha1"),
+		"/apis/rbac.authorization.k8s.io":    group("rbac.authorization.k8s.io/v1"),
+		"/apis/networking.k8s.io":            group("networking.k8s.io/v1"),
+		"/api/v1":                            resources("v1", "namespaces Namespace", "resourcequotas ResourceQuota"),
+		"/apis/tenancy.example.com/v1alpha1": resources("tenancy.example.com/v1alpha1", "tenants Tenant", "tenants/status Tenant"),
+		"/apis/rbac.authorization.k8s.io/v1": resources("rbac.authorization.k8s.io/v1", "rolebindings RoleBinding"),
+		"/apis/networking.k8s.io/v1":         resources("networking.k8s.io/v1", "networkpolicies NetworkPolicy"),
+	}
 }

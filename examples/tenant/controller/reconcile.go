@@ -30,7 +30,7 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) (r
 		return reconcile.Result{}, err
 	}
 	if c.shards != nil {
-		owner, end, ok := c.shards.begin(ctx, t)
+		owner, end, ok := c.shards.begin(ctx, key, t)
 		if !ok {
 			return reconcile.Result{}, nil // it is queued when this replica gains its shard
 		}

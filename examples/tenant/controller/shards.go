@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/shard"
 )
 
@@ -17,6 +19,7 @@ import (
 // and each reconciles the tenants of its shards.
 type shards struct {
 	group *shard.Group
+	loop  *reconcile.Controller[types.NamespacedName]
 
 	mu    sync.Mutex
 	owned map[int]*owned
@@ -53,24 +56,57 @@ func (c *Controller) work(q workqueue.TypedInterface[types.NamespacedName]) func
 	}
 }
 
+// objects returns the number of tenants of this replica.
+func (c *Controller) objects() int64 {
+	tenants, err := c.tenants.List(labels.Everything())
+	if err != nil {
+		return 0
+	}
+	in := map[int]int64{}
+	for _, t := range tenants {
+		if i, err := c.shards.group.Ranges.Of(t); err == nil {
+			in[i]++
+		}
+	}
+	c.shards.mu.Lock()
+	defer c.shards.mu.Unlock()
+	number := int64(0)
+	for i := range c.shards.owned {
+		number += in[i]
+	}
+	return number
+}
+
 // begin begins the reconcile of an object. It returns its context, which ends if the shard
 // is lost, and false if the object is of another replica.
-func (s *shards) begin(ctx context.Context, obj metav1.Object) (_ context.Context, end func(), ok bool) {
-	i, err := s.group.Ranges.Of(obj)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o := s.owned[i]
-	if err != nil || o == nil {
+func (s *shards) begin(ctx context.Context, key types.NamespacedName, obj metav1.Object) (_ context.Context, end func(), ok bool) {
+	o := s.call(obj)
+	if o == nil {
 		return nil, nil, false
 	}
-	o.calls.Add(1)
 	ctx, cancel := context.WithCancelCause(both{ctx, o.ctx})
 	stop := context.AfterFunc(o.ctx, func() {
 		if cause := context.Cause(o.ctx); errors.Is(cause, shard.ErrLost) {
 			cancel(cause) // otherwise the shard waits for the end of the call
 		}
 	})
+	if !consistency.LiveRead(ctx) { // the loop has asked the Gate before the shard was known
+		ctx = s.loop.Gate.Begin(ctx, key)
+	}
 	return ctx, func() { stop(); cancel(nil); o.calls.Done() }, true
+}
+
+// call counts a reconcile of the shard of an object, and returns the shard, or nil if another replica has it.
+func (s *shards) call(obj metav1.Object) *owned {
+	i, err := s.group.Ranges.Of(obj)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.owned[i]
+	if err != nil || o == nil {
+		return nil
+	}
+	o.calls.Add(1)
+	return o
 }
 
 // both has the values of two contexts.

@@ -200,8 +200,11 @@ func (f *Finder) Created(ctx context.Context, owner metav1.Object, config *unstr
 		if !resembles(name, o.GetName()) || o.GetNamespace() != config.GetNamespace() {
 			continue
 		}
+		id := child{owner.GetUID(), config.GetKind(), types.NamespacedName{Namespace: config.GetNamespace(), Name: name}}
+		if versions(name, o.GetName()) && !f.applied(id, o.GetName()) {
+			continue // a new release of the program can rename its children
+		}
 		if other := whole(o); other != nil && holds(config.Object, other, name, o.GetName()) {
-			id := child{owner.GetUID(), config.GetKind(), types.NamespacedName{Namespace: config.GetNamespace(), Name: name}}
 			f.log(ctx, Renamed, id, "former", kube.Printable(o.GetName(), maxText))
 			return
 		}
@@ -222,6 +225,29 @@ func resembles(a, b string) bool {
 	}
 	const digits = "0123456789"
 	return start > 0 && (strings.ContainsAny(a[start:end], digits) || strings.ContainsAny(b[start:end], digits))
+}
+
+// versions reports whether two names that resemble each other differ in a version alone, as x-v1 and x-v2 do: a part of
+// letters, and up to three digits.
+func versions(a, b string) bool {
+	start := 0
+	for a[start] == b[start] {
+		start++
+	}
+	word := strings.LastIndexAny(a[:start], "-.") + 1
+	first, rest, _ := strings.Cut(a[word:], "-")
+	second, same, _ := strings.Cut(b[word:], "-")
+	const digits = "0123456789"
+	letters := strings.TrimRight(first, digits)
+	return rest == same && letters != "" && letters == strings.TrimRight(second, digits) && !strings.ContainsAny(letters, digits) && len(first)-len(letters) <= 3
+}
+
+// applied reports whether this process has applied a child of the same owner with the name, as far as the Finder knows.
+func (f *Finder) applied(id child, name string) bool {
+	id.Name = name
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.streaks[id] != nil
 }
 
 // mistake returns the mistake that a line is about.

@@ -229,6 +229,7 @@ func TestRenamed(t *testing.T) {
 		observed              int64
 		named                 bool // the call names the former one
 		job                   bool // not a ConfigMap
+		applied               bool // the former one, by this process
 		found                 bool
 	}{
 		{name: "a Job for each interval", created: "job-1700000000", former: "job-1600000000", job: true},
@@ -242,6 +243,14 @@ func TestRenamed(t *testing.T) {
 		{name: "another word", created: "a-blue", former: "a-gold"},
 		{name: "another form", created: "a", former: "a-v2"},
 		{name: "another prefix", created: "1-a", former: "2-a"},
+		{name: "a release renames", created: "a-v2", former: "a-v1"},
+		{name: "a release renames in the middle", created: "a.app12-b", former: "a.app11-b"},
+		{name: "a release renames all", created: "v2", former: "v1"},
+		{name: "one process numbers", created: "a-v2", former: "a-v1", applied: true, found: true},
+		{name: "two numbers", created: "a-v2-b2", former: "a-v1-b1", found: true},
+		{name: "ordinal", created: "a-operator-1", former: "a-operator-0", found: true},
+		{name: "random text of letters and digits", created: "a-xv1z2", former: "a-xv1z7", found: true},
+		{name: "a long number", created: "a-pid4711", former: "a-pid4211", found: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t)
@@ -251,6 +260,9 @@ func TestRenamed(t *testing.T) {
 			if tt.job {
 				created.SetAPIVersion("batch/v1")
 				created.SetKind("Job")
+			}
+			if tt.applied {
+				b.Applied(b.ctx, churn.Apply{Owner: b.owner, Config: former, Manager: manager, After: former, Changed: true})
 			}
 			b.Created(b.ctx, b.owner, created, []metav1.Object{former}, func(o metav1.Object) metav1.Object {
 				if tt.named {

@@ -32,11 +32,12 @@ const maxText = 1024
 
 // A Call is what a call has come to.
 type Call struct {
-	Generation int64 // of the copy that the function got
-	Deleting   bool  // the function is the cleanup
-	Err        error
+	Generation int64                    // of the copy that the function got
+	Deleting   bool                     // the function is the cleanup
+	Err        error                    // after Judge, as Classify replaced it
+	raw        error                    // before Judge
 	Class      string                   // of Err, by package reconcile
-	Lasting    bool                     // the key has failed for a while
+	Lasting    bool                     // the key has failed for a while, or is not retried any more
 	Children   []metav1.Object          // the applied ones
 	Rules      kstatus.Rules            // of their kinds
 	Phases     map[kstatus.State]string // of the field phase; nil leaves the field alone
@@ -89,8 +90,10 @@ func Report(before, after any, c Call) error {
 		if decided {
 			set = append(set, derived)
 		}
-		if blocked, _ := Blocked(c.Err); blocked != nil && c.Deleting {
-			set = append(set, blocked.Condition(c.Generation))
+		if blocked, _ := Blocked(c.cause()); blocked != nil && c.Deleting {
+			terminating := blocked.Condition(c.Generation)
+			terminating.Message = kube.Printable(blocked.Error(), maxText)
+			set = append(set, terminating)
 		}
 		if err := status.Set(list, c.Generation, set...); err != nil {
 			return err
@@ -119,6 +122,14 @@ func Report(before, after any, c Call) error {
 	return nil
 }
 
+// cause returns the error that the function has returned.
+func (c *Call) cause() error {
+	if c.raw != nil {
+		return c.raw
+	}
+	return c.Err
+}
+
 // ready returns the condition Ready, unless the call leaves it unchanged.
 func (c *Call) ready() (ready metav1.Condition, decided bool) {
 	var unsent controllerkit.UnsentError
@@ -130,7 +141,7 @@ func (c *Call) ready() (ready metav1.Condition, decided bool) {
 		return status.True(Ready, "Reconciled", "the object is reconciled"), true
 	case c.Err == nil:
 		return c.Rules.Condition(c.Children...), true
-	case errors.As(c.Err, &unsent) && unsent.NotSent(), errors.As(c.Err, &lost) && lost.LeadershipLost():
+	case errors.As(c.cause(), &unsent) && unsent.NotSent(), errors.As(c.cause(), &lost) && lost.LeadershipLost():
 		return ready, false
 	}
 	if blocked, alone := Blocked(c.Err); alone && c.Deleting {

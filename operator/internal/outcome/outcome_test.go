@@ -126,6 +126,24 @@ func TestReport(t *testing.T) {
 
 func itoa(n int64) string { return string(rune('0' + n)) }
 
+// TestTerminatingMessage: the message of Terminating is as printable and as short as that of Ready, because services and
+// authors of objects write it.
+func TestTerminatingMessage(t *testing.T) {
+	blocked := &finalizer.BlockedError{Steps: []finalizer.BlockedStep{{Name: "s", Message: "x\n\x1b[2J" + strings.Repeat("y", 1<<20)}}, Since: time.Unix(7, 0)}
+	w := &widget{}
+	if err := outcome.Report(&widget{}, w, outcome.Call{Deleting: true, Err: blocked}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range w.Status.Conditions {
+		if len(c.Message) > 1100 || !strings.HasPrefix(c.Message, `not finished: step s: x\n\x1b[2Jyyy`) {
+			t.Errorf("the message of %s has %d bytes and begins with %q", c.Type, len(c.Message), c.Message[:min(40, len(c.Message))])
+		}
+	}
+	if len(w.Status.Conditions) != 2 {
+		t.Errorf("%d conditions, want Ready and Terminating", len(w.Status.Conditions))
+	}
+}
+
 // TestReportOwn: what the function sets itself is kept.
 func TestReportOwn(t *testing.T) {
 	before := &widget{Status: &status{ObservedGeneration: 1, Conditions: []metav1.Condition{condition("Ready", "False", "Mine", 1, 2)}}}

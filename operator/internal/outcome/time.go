@@ -8,7 +8,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -50,8 +52,37 @@ type Failing struct {
 	since map[types.NamespacedName]time.Time
 }
 
-// Lasts reports whether the calls of the key have failed for a while. It notes the failure.
-func (f *Failing) Lasts(ctx context.Context, key types.NamespacedName, err error) bool {
+// Judge completes c, the call with ctx, by the rules of the loop: the error as Classify replaces it, its class, and
+// whether it lasts.
+func (f *Failing) Judge(ctx context.Context, key types.NamespacedName, loop *reconcile.Controller[types.NamespacedName], c *Call) {
+	c.raw = c.Err
+	if _, alone := Blocked(c.Err); loop.Classify != nil && c.Err != nil && kube.Waits(c.Err) == 0 && !(alone && c.Deleting) {
+		c.Err = classify(loop.Classify, c.Err)
+	}
+	c.Class = reconcile.Class(c.Err)
+	if c.Class == controllerkit.ResultError && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		c.Class = controllerkit.ResultTimeout
+	}
+	// The loop parks the key after this call, or soon. MaxAttempts does not count a delay that the server asks for.
+	parks := loop.MaxAttempts > 0 && reconcile.Attempt(ctx) >= loop.MaxAttempts && c.Class != controllerkit.ResultServerDelay
+	c.Lasting = f.lasts(ctx, key, c.Err) || parks
+}
+
+// classify calls a Classify. A panic in it counts as a panic of the call, and a panic of the call is not classified.
+func classify(f func(error) error, err error) (classified error) {
+	if _, panicked := errors.AsType[*reconcile.PanicError](err); panicked {
+		return err
+	}
+	defer func() {
+		if value := recover(); value != nil {
+			classified = &reconcile.PanicError{Value: value}
+		}
+	}()
+	return f(err)
+}
+
+// lasts reports whether the calls of the key have failed for a while. It notes the failure.
+func (f *Failing) lasts(ctx context.Context, key types.NamespacedName, err error) bool {
 	if err == nil {
 		f.Forget(key)
 		return false

@@ -7,10 +7,14 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/enqueue/pause"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // Line is the line of log.
 const Line = "The annotation paused of a child does not stop the controller of its owner: set it on the owner"
+
+// maxText bounds the owner in a line. The API server checks only that its kind and name are not empty.
+const maxText = 600
 
 // Children returns a handler of children that logs a line when a user pauses one, at most one in 10s.
 func Children(a pause.Annotations, logger func() klog.Logger) *Handler {
@@ -44,5 +48,5 @@ func (h *Handler) OnUpdate(former, obj any) {
 	if owner == nil || !h.lines.TryAccept() {
 		return
 	}
-	h.logger().Info(Line, "namespace", after.GetNamespace(), "name", after.GetName(), "owner", owner.Kind+" "+owner.Name)
+	h.logger().Info(Line, "namespace", after.GetNamespace(), "name", after.GetName(), "owner", kube.Printable(owner.Kind+" "+owner.Name, maxText))
 }

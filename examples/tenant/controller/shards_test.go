@@ -1,0 +1,170 @@
+package controller_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
+	"github.com/controllerkit/controllerkit/examples/tenant/billing"
+	tenantinformers "github.com/controllerkit/controllerkit/examples/tenant/client/informers/externalversions"
+	"github.com/controllerkit/controllerkit/examples/tenant/controller"
+	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/shard"
+)
+
+// cluster is an API server with one tenant. If refuses is set, it forbids each list and watch.
+type cluster struct{ refuses bool }
+
+func (c cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	if discovery, ok := discovered()[r.URL.Path]; ok {
+		_, _ = io.WriteString(w, discovery)
+		return
+	}
+	if c.refuses || r.URL.Query().Get("watch") == "" {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`)
+		return
+	}
+	kinds := map[string]string{ // by the last part of the path
+		"tenants": "tenancy.example.com/v1alpha1 Tenant", "namespaces": "v1 Namespace", "resourcequotas": "v1 ResourceQuota",
+		"rolebindings": "rbac.authorization.k8s.io/v1 RoleBinding", "networkpolicies": "networking.k8s.io/v1 NetworkPolicy",
+	}
+	version, kind, _ := strings.Cut(kinds[path.Base(r.URL.Path)], " ")
+	event := func(event, metadata string) {
+		_, _ = fmt.Fprintf(w, `{"type":%q,"object":{"apiVersion":%q,"kind":%q,"metadata":{%s,"resourceVersion":"5"}}}`+"\n", event, version, kind, metadata)
+	}
+	if kind == "Tenant" {
+		event("ADDED", `"name":"blue","uid":"uid-blue"`)
+	}
+	event("BOOKMARK", `"annotations":{"k8s.io/initial-events-end":"true"}`)
+}
+
+// newReplica returns a replica with -shards, and the client of its Leases.
+func newReplica(t *testing.T, c cluster) (*operator.Operator, *fake.Clientset) {
+	t.Helper()
+	op, err := operator.New(&rest.Config{Host: "http://cluster", Transport: inProcess{c}}, operator.Options{Name: "tenant-controller"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases := fake.NewClientset()
+	group := &shard.Group{Leases: leases.CoordinationV1().Leases("system"), Namespace: "system", Name: "tenant-shards", Ranges: shard.Ranges{N: 2}}
+	if err := controller.Register(op, controller.Config{Billing: &billing.Client{URL: "http://billing"}, Group: group}); err != nil {
+		t.Fatal(err)
+	}
+	return op, leases
+}
+
+// TestNoShardWithoutCaches: a replica whose informers do not sync, for example because its Role lacks a right, does not join
+// the group, and takes no shard from a replica that works.
+func TestNoShardWithoutCaches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op, leases := newReplica(t, cluster{refuses: true})
+		if err := op.Run(klog.NewContext(t.Context(), klog.Logger{})); err == nil || !strings.Contains(err.Error(), "orbidden") {
+			t.Errorf("Run() = %v, want an error with the missing right", err)
+		}
+		for _, a := range leases.Actions() {
+			t.Errorf("the replica sends %s %s", a.GetVerb(), a.GetResource().Resource)
+		}
+	})
+}
+
+// TestObjectsWithoutShards: controller_objects of a replica that caches a tenant and owns no shard is 0, so that the sum over
+// the replicas is the number of tenants.
+func TestObjectsWithoutShards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op, leases := newReplica(t, cluster{})
+		leases.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewServiceUnavailable("a test")
+		})
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
+		ended := make(chan error, 1)
+		go func() { ended <- op.Run(ctx) }()
+		time.Sleep(5 * time.Second)
+		if len(leases.Actions()) == 0 {
+			t.Error("the replica with full caches does not join the group")
+		}
+		w := httptest.NewRecorder()
+		op.Mux.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", http.NoBody))
+		for _, want := range []string{`controller_objects{controller="tenant-controller"} 0`, `controller_workers{controller="tenant-controller"} 4`} {
+			if !strings.Contains(w.Body.String(), want) {
+				t.Errorf("the metrics lack %s", want)
+			}
+		}
+		cancel()
+		<-ended
+	})
+}
+
+// TestNewShardReadsLive: a shard moves to this replica, whose cache shows a tenant that the former owner has cleaned up. Its
+// account is not opened again. Without a move, the finalizer in the cache is enough.
+func TestNewShardReadsLive(t *testing.T) {
+	tenant := newTenant()
+	tenant.UID, tenant.Finalizers = uidIn(t, 0), []string{controller.Finalizer}
+	for _, moved := range []bool{true, false} {
+		f := newFixture(t, tenant)
+		if err := f.tenancy.Tracker().Delete(v1alpha1.SchemeGroupVersion.WithResource("tenants"), "", tenant.Name); err != nil {
+			t.Fatal(err)
+		}
+		gate := consistency.New(consistency.Config{})
+		informer := tenantinformers.NewSharedInformerFactory(f.tenancy, 0).Tenancy().V1alpha1().Tenants().Informer() // without an event
+		if err := gate.AddInformer(v1alpha1.Resource("tenants"), informer); err != nil {
+			t.Fatal(err)
+		}
+		work := t.Context()
+		if moved {
+			work = context.WithValue(work, calls.Since{}, "9")
+		}
+		f.Own(work, gate)
+		err := f.Reconcile(gate.Begin(t.Context(), types.NamespacedName{Name: tenant.Name}), tenant.Name)
+		opened := f.billing.Counts() != (billing.Counts{})
+		if opened == moved || moved && !apierrors.IsNotFound(err) {
+			t.Errorf("moved %t: the account is opened: %t, %v", moved, opened, err)
+		}
+	}
+}
+
+// TestObjectsOfShards: a replica counts the tenants of its shards, so that the sum over the replicas is the number of tenants.
+func TestObjectsOfShards(t *testing.T) {
+	tenant := newTenant()
+	for i := range 2 {
+		tenant.UID = uidIn(t, i)
+		f := newFixture(t, tenant)
+		f.Own(t.Context(), nil)
+		if got := f.Objects(); got != int64(1-i) {
+			t.Errorf("the tenant is in shard %d: %d objects, want %d", i, got, 1-i)
+		}
+	}
+}
+
+// uidIn returns the UID of an object of a shard.
+func uidIn(t *testing.T, index int) types.UID {
+	t.Helper()
+	for i := range 100 {
+		uid := types.UID(fmt.Sprint(i, "-0000-0000")) // the first bytes change the hash most
+		if of, err := (shard.Ranges{N: 2}).Of(&metav1.ObjectMeta{UID: uid}); err == nil && of == index {
+			return uid
+		}
+	}
+	t.Fatal("no UID")
+	return ""
+}
