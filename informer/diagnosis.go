@@ -64,7 +64,7 @@ func (m *member) missing() []cache.DoneChecker {
 }
 
 // timeoutField is the field that a user of the Set, or of package operator, sets.
-const timeoutField = "Set.Timeout (StartTimeout of an operator)"
+const timeoutField = "Set.Timeout (Options.StartTimeout of an operator)"
 
 // unsynced returns an error with a line for each member that is not synced within the time, and nil if
 // all are, which may happen at the last moment.

@@ -82,7 +82,7 @@ func TestDiagnosis(t *testing.T) {
 				return nil, ctx.Err()
 			})
 		},
-			want: []string{`"thing": list and watch are neither refused nor complete, and no data is seen: the server cannot be reached, or a conversion webhook fails; without the transport of EndSilentWatches, Set.Timeout (StartTimeout of an operator) must be longer than the first list`}},
+			want: []string{`"thing": list and watch are neither refused nor complete, and no data is seen: the server cannot be reached, or a conversion webhook fails; without the transport of EndSilentWatches, Set.Timeout (Options.StartTimeout of an operator) must be longer than the first list`}},
 		{name: "any other error", informer: func(*testing.T) cache.SharedIndexInformer { return failing(errors.New("strange")) },
 			want: []string{`"thing": cannot list thing: failed to list *v1.ConfigMap: strange`}},
 		// The first three of four attempts are within 5s: client-go pauses for 0.8s, 1.6s and

@@ -28,11 +28,12 @@ var ErrNotSynced = errors.New("informer: not synced")
 // informers do, and must not be copied. Its methods may be called concurrently.
 type Set struct {
 	// Timeout is the time from the start of Run, or the return of Served, after which Run ends with
-	// an error if an informer or a given handler is not synced. Run waits for Timeout again while
-	// first lists bring data and nothing has failed, at most 30 times, and at most 10 times for a
-	// handler. It then logs a line. Data is seen by the transport of EndSilentWatches. client-go's
-	// attempts have growing intervals: the fifth comes after 12 to 24s, so Run can end with an error
-	// although the server came back shortly before. 0 means 20s.
+	// an error if an informer or a given handler is not synced. If the first list still brings data
+	// and nothing has failed lately, Run logs a line and waits for Timeout again, up to 30 times
+	// Timeout in all. For a list that is being decoded, and for a handler, the limit is 10 times
+	// Timeout. Without the transport of EndSilentWatches, data is not seen. client-go's attempts have
+	// growing intervals: the fifth comes after 12 to 24s, so Run can end with an error although the
+	// server came back shortly before. 0 means 20s.
 	Timeout time.Duration
 
 	// StopTimeout bounds the stop of the informers after ctx is done or one of them has
@@ -89,8 +90,8 @@ type member struct {
 	samples  samples.Samples
 	measured *atomic.Pointer[member] // the member, for Metrics, until the Set stops; nil without Metrics
 
-	own     int  // periods of Timeout for which Run waited for the process alone
-	endless bool // its first list brings data for too long
+	own     int  // periods of Timeout for which Run waited for the process alone; for Run
+	endless bool // the first list brings data for too long; for Run
 
 	mu       sync.Mutex // guards the fields below
 	last     report

@@ -6,11 +6,10 @@ import (
 	"github.com/controllerkit/controllerkit/internal/alive"
 )
 
-// Run waits for Timeout so often: the first number is for lists that bring data, the second one for
-// what only the process can end. That is a list that it decodes, or a handler.
+// Run waits for at most so many periods of Timeout.
 const (
-	maxPeriods = 30
-	maxOwn     = 10
+	maxPeriods = 30 // while first lists bring data
+	maxOwn     = 10 // while the process decodes a list or calls handlers
 )
 
 // proceeding returns the members that are not synced, or none if one of them does not proceed. Run
@@ -45,8 +44,8 @@ func (m *member) proceeds(handlers bool, recent time.Duration, periods int) bool
 }
 
 // moves reports whether data of the first list has come recently, and whether such a list is being
-// decoded. A part that has its list counts only if all have theirs: its events are no progress of
-// the others.
+// decoded. While a part waits for its list, parts that have theirs do not count: their events are no
+// progress.
 func (m *member) moves(recent time.Duration) (moves, decodes bool) {
 	listing := false
 	for _, p := range m.alive.Parts() {

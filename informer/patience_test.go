@@ -111,7 +111,7 @@ func TestLongLists(t *testing.T) {
 		"silent after 5s":                  {server: slowLists{last: 5 * time.Second, end: -1}, at: 20 * time.Second, want: "not synced within 20s"},
 		"silent after 15s":                 {server: slowLists{last: 15 * time.Second, end: -1}, at: 40 * time.Second, want: "within 40s", lines: 1},
 		"cut at 15s, again and again":      {server: slowLists{last: time.Hour, cut: 15 * time.Second}, at: 10 * time.Minute, want: "its first list still brings data", lines: 29},
-		"data without end":                 {server: slowLists{last: time.Hour, end: -1}, at: 10 * time.Minute, want: `not synced within 10m0s: "configmaps": its first list still brings data: if it is that long, Set.Timeout (StartTimeout of an operator) must be longer`, lines: 29},
+		"data without end":                 {server: slowLists{last: time.Hour, end: -1}, at: 10 * time.Minute, want: `not synced within 10m0s: "configmaps": its first list still brings data: if it is that long, Set.Timeout (Options.StartTimeout of an operator) must be longer`, lines: 29},
 		"a list that takes long to decode": {server: slowLists{decode: 190 * time.Second}, at: 190 * time.Second, lines: 9},
 		"a list that is never decoded":     {server: slowLists{decode: time.Hour}, at: 200*time.Second + 5*time.Second, want: "within 3m20s", lines: 9},
 		"refused connections":              {server: slowLists{refuses: 1000}, at: 20 * time.Second, want: "within 20s"},
