@@ -63,8 +63,11 @@ func (m *member) missing() []cache.DoneChecker {
 	return slices.DeleteFunc(slices.Clone(m.checkers), cache.IsDone)
 }
 
-// unsynced returns an error with a line for each member that is not synced, and nil if all
-// are, which may happen at the last moment.
+// timeoutField is the field that a user of the Set, or of package operator, sets.
+const timeoutField = "Set.Timeout (Options.StartTimeout of an operator)"
+
+// unsynced returns an error with a line for each member that is not synced within the time, and nil if
+// all are, which may happen at the last moment.
 func unsynced(members []*member, timeout time.Duration) error {
 	var errs []error
 	for _, m := range members {
@@ -83,17 +86,19 @@ func unsynced(members []*member, timeout time.Duration) error {
 				err = fmt.Errorf("%w: the last error: %s: %s: %w", err, m.of(last.of), m.reason(last.err), kube.PrintableError(last.err, maxText))
 			}
 		case missing[0].Done() != m.checkers[0].Done(): // comparing the interfaces could panic
-			err = fmt.Errorf("%w within %v: %q: the informer is synced, but %s has not worked off the initial list: it does more than put keys into a queue, was removed, or is another informer's", ErrNotSynced, timeout, m.name, missing[0].Name())
+			err = fmt.Errorf("%w within %v: %q: the informer is synced, but %s has not worked off the initial list: it does more than put keys into a queue, was removed, or is another informer's, or the process has too little CPU", ErrNotSynced, timeout, m.name, missing[0].Name())
+		case m.endless:
+			err = fmt.Errorf("%w within %v: %q: its first list still brings data: if it is that long, %s must be longer; otherwise the server, or a proxy, never ends it", ErrNotSynced, timeout, m.name, timeoutField)
 		case last.err == nil:
 			also := ""
 			if timeout <= reflectorlog.BookmarkWarning {
 				also = ", or the end of the initial events is never marked, which shows only after " + reflectorlog.BookmarkWarning.String()
 			}
-			err = fmt.Errorf("%w within %v: %q: list and watch are neither refused nor complete: the server cannot be reached, or there is more to list than Timeout allows, or a conversion webhook fails%s", ErrNotSynced, timeout, m.name, also)
+			err = fmt.Errorf("%w within %v: %q: list and watch are neither refused nor complete, and no data is seen: the server cannot be reached, or a conversion webhook fails%s; without the transport of EndSilentWatches, %s must be longer than the first list", ErrNotSynced, timeout, m.name, also, timeoutField)
 		case last.bookmark:
 			err = fmt.Errorf("%w within %v: %q: the server took the watch but does not mark the end of the initial events: it, or a proxy, drops the bookmark k8s.io/initial-events-end; setting KUBE_FEATURE_WatchListClient=false in the environment avoids the need for it: %w", ErrNotSynced, timeout, m.name, kube.PrintableError(last.err, maxText))
 		case unreachable(last.err):
-			err = fmt.Errorf("%w within %v: %q: %s, when client-go last tried, %v ago: it pauses for up to a minute between attempts, so a longer Set.Timeout notices a server that is back: %w", ErrNotSynced, timeout, m.name, m.reason(last.err), time.Since(last.at).Round(time.Second), kube.PrintableError(last.err, maxText))
+			err = fmt.Errorf("%w within %v: %q: %s, when client-go last tried, %v ago: it pauses for up to a minute between attempts, so with a longer %s Run notices a server that is back: %w", ErrNotSynced, timeout, m.name, m.reason(last.err), time.Since(last.at).Round(time.Second), timeoutField, kube.PrintableError(last.err, maxText))
 		case m.undecodable(1) != nil:
 			err = fmt.Errorf("%w within %v: %w", ErrNotSynced, timeout, m.undecodable(1))
 		default:

@@ -75,14 +75,14 @@ func TestDiagnosis(t *testing.T) {
 		{name: "bookmark missing, short timeout", timeout: 5 * time.Second, informer: func(*testing.T) cache.SharedIndexInformer {
 			return listWatch(nil, func(context.Context, metav1.ListOptions) (watch.Interface, error) { return watch.NewFake(), nil })
 		},
-			want: []string{`informer: not synced within 5s: "thing": list and watch are neither refused nor complete: `, "or the end of the initial events is never marked, which shows only after 10s"}},
+			want: []string{`informer: not synced within 5s: "thing": list and watch are neither refused nor complete, and no data is seen: `, "or the end of the initial events is never marked, which shows only after 10s"}},
 		{name: "no answer", informer: func(*testing.T) cache.SharedIndexInformer {
 			return listWatch(nil, func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			})
 		},
-			want: []string{`"thing": list and watch are neither refused nor complete: the server cannot be reached, or there is more to list than Timeout allows`}},
+			want: []string{`"thing": list and watch are neither refused nor complete, and no data is seen: the server cannot be reached, or a conversion webhook fails; without the transport of EndSilentWatches, Set.Timeout (Options.StartTimeout of an operator) must be longer than the first list`}},
 		{name: "any other error", informer: func(*testing.T) cache.SharedIndexInformer { return failing(errors.New("strange")) },
 			want: []string{`"thing": cannot list thing: failed to list *v1.ConfigMap: strange`}},
 		// The first three of four attempts are within 5s: client-go pauses for 0.8s, 1.6s and
@@ -117,7 +117,7 @@ func TestDiagnosis(t *testing.T) {
 				inf := tc.informer(t)
 				set := informer.Set{Timeout: tc.timeout, StopTimeout: time.Hour}
 				if tc.name == "slow handler" {
-					h, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { time.Sleep(time.Minute) }})
+					h, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { time.Sleep(time.Hour) }})
 					if err != nil {
 						t.Fatal(err)
 					}

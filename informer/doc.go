@@ -25,11 +25,12 @@
 //
 //   - I1: If Run returns nil, ctx is done and all informers have stopped.
 //   - I2: If an informer or added handler is not synced within Timeout, Run returns an error
-//     that names it and the reason.
+//     that names it and the reason. If the first list still brings data through [EndSilentWatches], or
+//     only handlers are late, Run waits longer, with a bound.
 //   - I3: If at least three attempts of a synced informer to list and watch end with 403,
 //     404 or 405, the last at least 5s after the first, Run returns an error. Attempts before
-//     Served returned do not count, nor those that end later than Timeout after Run began or
-//     Served returned.
+//     Served returned do not count, nor those that end later than Timeout after Run began,
+//     Served returned or Run last waited longer.
 //   - I4: If a watch receives no byte for the duration passed to [EndSilentWatches], the
 //     informer begins a new watch, without a list.
 //   - I5: If a cache lost an event, the next complete round of [Audit] reports the object

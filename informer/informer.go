@@ -27,10 +27,13 @@ var ErrNotSynced = errors.New("informer: not synced")
 // Set runs informers. The zero value is ready to use. A Set runs once, as client-go's
 // informers do, and must not be copied. Its methods may be called concurrently.
 type Set struct {
-	// Timeout bounds the time from the start of Run, or the return of Served, until the informers
-	// and the given handlers are synced. client-go's attempts have growing intervals: the fifth comes
-	// after 12 to 24s, so Run can end with an error although the server came back shortly
-	// before. 0 means 20s.
+	// Timeout is the time from the start of Run, or the return of Served, after which Run ends with
+	// an error if an informer or a given handler is not synced. If the first list still brings data
+	// and nothing has failed lately, Run logs a line and waits for Timeout again, up to 30 times
+	// Timeout in all. For a list that is being decoded, and for a handler, the limit is 10 times
+	// Timeout. Without the transport of EndSilentWatches, data is not seen. client-go's attempts have
+	// growing intervals: the fifth comes after 12 to 24s, so Run can end with an error although the
+	// server came back shortly before. 0 means 20s.
 	Timeout time.Duration
 
 	// StopTimeout bounds the stop of the informers after ctx is done or one of them has
@@ -72,8 +75,8 @@ type Set struct {
 	synced  chan struct{} // closed when all are synced; created on first use
 	stopped bool          // Run has begun to stop the informers, or will not start them
 
-	served chan struct{} // closed when the resources are served; created by Run
-	until  time.Time     // the end of Timeout, set before served is closed
+	served chan struct{}             // closed when the resources are served; created by Run
+	until  atomic.Pointer[time.Time] // the end of Timeout; nil before served is closed
 }
 
 // member is one informer of a Set, and its state.
@@ -86,6 +89,9 @@ type member struct {
 	alive    *alive.Informer     // set by begin
 	samples  samples.Samples
 	measured *atomic.Pointer[member] // the member, for Metrics, until the Set stops; nil without Metrics
+
+	own     int  // periods of Timeout for which Run waited for the process alone; for Run
+	endless bool // the first list brings data for too long; for Run
 
 	mu       sync.Mutex // guards the fields below
 	last     report
@@ -203,7 +209,7 @@ func (s *Set) Run(ctx context.Context) error {
 		waiter.Go(func() { s.findMutations(run, members) })
 	}
 
-	start, timeout := time.Now(), cmp.Or(s.Timeout, 20*time.Second)
+	start, timeout, periods := time.Now(), s.timeout(), 0
 	var deadline <-chan time.Time
 	for err == nil && ctx.Err() == nil {
 		select {
@@ -216,9 +222,16 @@ func (s *Set) Run(ctx context.Context) error {
 			logger.Info("Informers synced", "informers", len(members), "duration", time.Since(start))
 			s.setSynced(members)
 		case <-deadline:
-			if !over(ctx) {
-				err = unsynced(members, timeout)
+			if periods++; over(ctx) {
+				break
 			}
+			if late := proceeding(members, timeout, periods); len(late) > 0 {
+				logger.Info("The first list takes long", "informers", late, "duration", time.Since(start))
+				s.extend()
+				deadline = time.After(timeout)
+				break
+			}
+			err = unsynced(members, timeout*time.Duration(periods))
 		case failure := <-refused:
 			if !over(ctx) {
 				err = failure
@@ -331,18 +344,24 @@ func measure[T any](of *atomic.Pointer[member], get func(*member) T) func() T {
 
 // begins makes Timeout begin, and failures count.
 func (s *Set) begins() {
-	s.until = time.Now().Add(cmp.Or(s.Timeout, 20*time.Second))
+	s.extend()
 	close(s.served)
+}
+
+func (s *Set) timeout() time.Duration { return cmp.Or(s.Timeout, 20*time.Second) }
+
+// extend makes Timeout begin again.
+func (s *Set) extend() {
+	until := time.Now().Add(s.timeout())
+	s.until.Store(&until)
 }
 
 // deadline returns the end of Timeout, or the zero Time before it begins.
 func (s *Set) deadline() time.Time {
-	select {
-	case <-s.served:
-		return s.until
-	default:
-		return time.Time{}
+	if until := s.until.Load(); until != nil {
+		return *until
 	}
+	return time.Time{}
 }
 
 // isEarly reports whether a first list failed before the resources were served. It then waits

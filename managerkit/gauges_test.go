@@ -51,6 +51,25 @@ func (s gaugesSource) WaitForSync(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// A Lease has its counters from the start. If the first transition creates one, its increase is not seen, and a
+// restarted container begins again.
+func TestLeaderStatus(t *testing.T) {
+	m, err := managerkit.NewMetrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.LeaderStatus("ns/status", false)
+	for _, family := range []string{"controller_leader_transitions_total", "controller_leader_slow_renewals_total", "leader_election_master_status"} {
+		if v, ok := gather(t, "ns/status")[family]; !ok || v != 0 {
+			t.Errorf("%s is %v, present: %t, want 0", family, v, ok)
+		}
+	}
+	m.LeaderStatus("ns/status", true)
+	if all := gather(t, "ns/status"); all["leader_election_master_status"] != 1 {
+		t.Errorf("the series of a leader are %v", all)
+	}
+}
+
 // warmSource is a gaugesSource that a standby can start too.
 type warmSource struct{ gaugesSource }
 

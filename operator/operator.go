@@ -78,8 +78,9 @@ type Options struct {
 	// shutdown's Group.Fits. 0 means 28s.
 	GracePeriod time.Duration
 
-	// StartTimeout bounds how long the API server may be unreachable at the start, and a
-	// CustomResourceDefinition missing. 0 means 20s.
+	// StartTimeout bounds how long the API server may be unreachable at the start, a
+	// CustomResourceDefinition missing, and a first list without data. A list that brings data may
+	// take 30 times as long: see informer.Set.Timeout. 0 means 20s.
 	StartTimeout time.Duration
 
 	// AnnotationPrefix is the part before the slash of the annotations paused and requested-at, by

@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -43,6 +45,37 @@ func (s halfServed) RoundTrip(r *http.Request) (*http.Response, error) {
 		reason := map[int]metav1.StatusReason{http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusNotFound: metav1.StatusReasonNotFound}[s.list]
 		return document(s.list, fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reason, s.list))
 	}
+}
+
+// A kind that is served and cannot be listed makes no call read live that does not read it, also in a term that
+// begins after other writes. The server rejects the live read of a Pod. Proves OP15.
+func TestOptionalNotListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op, err := operator.New(&rest.Config{Host: "http://127.0.0.1:1", Transport: halfServed{http.StatusOK, http.StatusForbidden}}, operator.Options{Name: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		live := map[bool]int{}
+		begin := time.Now()
+		c := operator.Kind(op, corev1.SchemeGroupVersion.WithResource("pods"), operator.Reconciler[*corev1.Pod]{
+			ReadOnly: true,
+			Reconcile: func(ctx context.Context, _ *corev1.Pod) (reconcile.Result, error) {
+				if time.Since(begin) > 25*time.Second {
+					live[consistency.LiveRead(ctx)]++
+				}
+				return reconcile.Result{RequeueAfter: time.Second}, nil
+			},
+		})
+		operator.Reads(c, appsv1.SchemeGroupVersion.WithResource("deployments"), operator.Reading[*appsv1.Deployment]{Optional: true})
+		ctx, cancel := context.WithTimeout(context.WithValue(testlog.New().Context(t.Context()), calls.Since{}, "4"), 2*time.Minute) // the Pods are at 5
+		defer cancel()
+		if err := op.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if live[true] > 0 || live[false] == 0 {
+			t.Errorf("%d calls read live, and %d do not", live[true], live[false])
+		}
+	})
 }
 
 // Served is false only of a resource that is known not to be served. Otherwise its error keeps the call from

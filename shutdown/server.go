@@ -31,6 +31,9 @@ import (
 // stream request bodies. Positive and negative values keep their meaning in net/http.
 // WriteTimeout stays as it is: set it if no handler streams.
 //
+// If srv.BaseContext is nil, the contexts of requests have the values of the part's context, such as
+// its logger. They do not end with it: running requests are finished.
+//
 // srv belongs to the part: do not call its methods, except RegisterOnShutdown before the
 // part starts. An http.Server serves once, so the part can run only once.
 func Server(srv *http.Server) func(context.Context) error {
@@ -66,6 +69,10 @@ func Server(srv *http.Server) func(context.Context) error {
 		defer ln.Close() // if Serve is not called
 		if served.Swap(true) {
 			return fmt.Errorf("shutdown: server %s was run twice: an http.Server serves once, create a new one", addr)
+		}
+		if srv.BaseContext == nil {
+			values := context.WithoutCancel(ctx)
+			srv.BaseContext = func(net.Listener) context.Context { return values }
 		}
 
 		ended := make(chan error, 1)

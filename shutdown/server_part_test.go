@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/shutdown"
 )
 
@@ -69,6 +72,46 @@ func TestServerFinishesRunningRequests(t *testing.T) {
 	}
 	if srv.ReadHeaderTimeout != 10*time.Second {
 		t.Errorf("ReadHeaderTimeout = %v, want 10s when it was 0", srv.ReadHeaderTimeout)
+	}
+}
+
+// The contexts of requests have the logger of the part, and do not end with the part's context while the request
+// can finish.
+func TestServerContext(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close() // for the part
+	logs := testlog.New()
+	ctx, cancel := context.WithCancel(logs.Context(t.Context()))
+	defer cancel()
+	stopping := make(chan struct{})
+	srv := &http.Server{Addr: addr, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-stopping
+		klog.FromContext(r.Context()).Info("From a handler", "err", r.Context().Err())
+	})}
+	srv.RegisterOnShutdown(func() { close(stopping) })
+	done := make(chan error, 1)
+	go func() { done <- shutdown.Server(srv)(ctx) }()
+	for served := false; !served; { // connections are refused until it listens
+		select {
+		case err := <-done:
+			t.Fatalf("Server ended at once: %v", err)
+		default:
+		}
+		resp, err := client().Get("http://" + addr)
+		if served = err == nil; served {
+			resp.Body.Close()
+		}
+	}
+	if err := <-done; err != nil {
+		t.Errorf("Server() = %v", err)
+	}
+	if lines := logs.Find("From a handler"); len(lines) != 1 || lines[0].Values["err"] != nil {
+		t.Errorf("the logger of the part has %v, want one line without an error of the context", logs.All())
 	}
 }
 

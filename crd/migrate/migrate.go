@@ -30,7 +30,7 @@ const (
 
 // Metrics is called by a Migrator. A *metrics.Metrics implements it.
 type Metrics interface {
-	// MigrationProgress is called after each page of objects, and at the end of each pass.
+	// MigrationProgress is called at the begin and the end of each pass, and after each page of objects.
 	// objects is the number of objects that the pass has handled, of which failed ones could not be
 	// migrated. done reports whether the migration is complete.
 	MigrationProgress(definition string, objects, failed int, done bool)

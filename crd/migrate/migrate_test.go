@@ -87,7 +87,7 @@ func TestPace(t *testing.T) {
 			t.Fatal(err)
 		}
 		equal(t, "times of the writes", []time.Duration{2 * time.Minute, 2*time.Minute + 500*time.Millisecond, 2*time.Minute + time.Second}, times())
-		equal(t, "progress", []string{"3 0 false", "3 0 true"}, p.calls)
+		equal(t, "progress", []string{"0 0 false", "3 0 false", "3 0 true"}, p.calls)
 	})
 }
 

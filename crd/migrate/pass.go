@@ -127,8 +127,8 @@ func (p *pass) progress(done bool) {
 
 // run makes the pass.
 func (p *pass) run(ctx context.Context) error {
+	p.progress(p.record.Done) // also before a first page that cannot be listed
 	if p.record.Done {
-		p.progress(true)
 		return nil
 	}
 	if err := p.settle(ctx); err != nil {

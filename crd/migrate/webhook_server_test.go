@@ -255,7 +255,7 @@ func TestServerWebhookOutageAtList(t *testing.T) {
 	if _, err := k.client.Resource(definitions()).Patch(t.Context(), k.name, types.MergePatchType, []byte(`{"spec":{"names":{"shortNames":["`+k.namespace+`"]}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	lists := 0
+	lists, waiting := 0, &progress{}
 	client := k.process(func(op *fault.Op) fault.Fault {
 		if op.Resource == k.name && op.Verb == "list" {
 			if lists++; lists == 4 {
@@ -263,6 +263,7 @@ func TestServerWebhookOutageAtList(t *testing.T) {
 					if _, reason, message := k.condition(); reason != "Waiting" || !strings.Contains(message, "the conversion webhook https://"+w.address+"/convert fails: repair it") {
 						t.Errorf("the condition is %s %s", reason, message)
 					}
+					equal(t, "progress while the list waits", "0 0 false", waiting.last())
 					equal(t, "storedVersions", []string{"v1alpha1", "v1"}, k.stored())
 					w.up()
 				}}
@@ -270,7 +271,9 @@ func TestServerWebhookOutageAtList(t *testing.T) {
 		}
 		return fault.Fault{}
 	}, nil)
-	if _, err := k.migrator(client).Once(t.Context()); err != nil {
+	migrator := k.migrator(client)
+	migrator.Metrics = waiting
+	if _, err := migrator.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if lists < 4 {

@@ -17,7 +17,8 @@ import (
 type Informer struct {
 	start    time.Time    // the times below are durations since start, so that they are monotonic
 	active   atomic.Int64 // the last request, response or data
-	received atomic.Int64 // the last data; 0 before the first
+	received atomic.Int64 // the last data that was decoded; 0 before the first
+	read     atomic.Int64 // the last data, decoded or not; 0 before the first
 	observed atomic.Bool  // a request was seen
 	resting  atomic.Bool  // between Rest and its end
 	rests    atomic.Int64 // calls of Rest
@@ -298,6 +299,17 @@ func (i *Informer) LastReceived() time.Time {
 		return i.start.Add(time.Duration(at))
 	}
 	return time.Time{}
+}
+
+// LastRead returns the time of the last data, whether or not it was decoded, or the zero Time before
+// the first. decoding is true from the end of a list to its next request, unless the list failed.
+func (i *Informer) LastRead() (at time.Time, decoding bool) {
+	if read := i.read.Load(); read > 0 {
+		at = i.start.Add(time.Duration(read))
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return at, i.lists.complete
 }
 
 // Body returns the body of a response to the informer. Data is noted when it is decoded. Close

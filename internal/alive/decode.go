@@ -117,6 +117,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	n, err := r.next(p)
 	if n > 0 {
 		at := max(1, r.informer.touch())
+		r.informer.read.Store(at)
 		if r.kind == Watch {
 			r.informer.decoded(at)
 		} else {

@@ -35,7 +35,8 @@ import (
 //   - Its loops and queues feed the metrics of managerkit.NewMetrics, which the manager serves, unless Options.Metrics
 //     or those of a loop are set.
 //   - Each controller has a health check of its name in the manager. That of Operator.Informers has the name of
-//     the operator and "-informers".
+//     the operator and "-informers". Each kind of operator.Kind, Children and Reads has a readiness check, such as
+//     "websites-informers-Secret", which fails until the manager's cache has the objects.
 //   - Log lines go to the manager's logger.
 //
 // Call Add before the manager starts, at most once for each name of a controller. An error of a registration is
@@ -65,6 +66,7 @@ func Add(mgr manager.Manager, options operator.Options, setup func(op *operator.
 	if err != nil {
 		return fmt.Errorf("bridge: Add: %w", err)
 	}
+	kinds := cached{}
 	op.InformFrom(func(kind schema.GroupVersionKind, obj controllerkit.Object) (cache.SharedIndexInformer, error) {
 		known, err := apiutil.GVKForObject(obj, mgr.GetScheme())
 		switch {
@@ -73,7 +75,11 @@ func Add(mgr manager.Manager, options operator.Options, setup func(op *operator.
 		case known != kind:
 			return nil, fmt.Errorf("the scheme of the manager has %T as %s: use its version and kind", obj, known)
 		}
-		return Informer(mgr, obj)
+		in, err := Informer(mgr, obj)
+		if err == nil {
+			kinds.add(options.Name, kind.GroupKind(), in)
+		}
+		return in, err
 	})
 	if err := setup(op); err != nil {
 		return fmt.Errorf("bridge: Add: setup: %w", err)
@@ -94,6 +100,11 @@ func Add(mgr manager.Manager, options operator.Options, setup func(op *operator.
 	}
 	for name, check := range checks {
 		if err := mgr.AddHealthzCheck(name, check); err != nil {
+			return fmt.Errorf("bridge: Add: call it before the manager starts: %w", err)
+		}
+	}
+	for name, check := range kinds {
+		if err := mgr.AddReadyzCheck(name, check); err != nil {
 			return fmt.Errorf("bridge: Add: call it before the manager starts: %w", err)
 		}
 	}

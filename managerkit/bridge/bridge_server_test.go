@@ -1,11 +1,18 @@
 package bridge_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -45,6 +52,7 @@ func TestServerKind(t *testing.T) {
 	t.Run("SameFunction", testSameFunction)
 	t.Run("Metrics", testMetrics)
 	t.Run("Standby", testStandby)
+	t.Run("Readiness", testReadiness)
 	t.Run("TwoManagers", testTwoManagers)
 	t.Run("CompactCache", testCompactCache)
 }
@@ -136,8 +144,8 @@ func testMetrics(t *testing.T) {
 	w.memcached(t, "a")
 	receive(t, a.calls, "call")
 	for _, name := range []string{"counted", "counted-informers"} {
-		if check := mgr.checks[name]; len(mgr.checks) != 2 || check == nil || check(nil) != nil {
-			t.Errorf("the health checks are %v, want counted and counted-informers, which return nil", mgr.checks)
+		if check := mgr.checks[name]; len(mgr.checks) != 5 || check == nil || check(nil) != nil {
+			t.Errorf("the health checks are %v, want counted and counted-informers, which return nil, and three readiness checks", mgr.checks)
 		}
 	}
 	must(t, stop())
@@ -157,6 +165,11 @@ type checked struct {
 func (c checked) AddHealthzCheck(name string, check healthz.Checker) error {
 	c.checks[name] = check
 	return c.Manager.AddHealthzCheck(name, check)
+}
+
+func (c checked) AddReadyzCheck(name string, check healthz.Checker) error {
+	c.checks["ready "+name] = check
+	return c.Manager.AddReadyzCheck(name, check)
 }
 
 func hasSeries(t *testing.T, family, controller string) bool {
@@ -368,4 +381,81 @@ func testCompactCache(t *testing.T) {
 			t.Errorf("a call of %s, want the namespace %s", key, w.namespace)
 		}
 	}
+}
+
+// testReadiness: the manager of a standby is ready when its cache is synced, and before that names the kind that it may
+// not list. Its own checks succeed, although no controller can start.
+func testReadiness(t *testing.T) {
+	t.Parallel()
+	for name, namespaces := range map[string]bool{"cluster": false, "namespaces": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			now := metav1.NowMicro()
+			must(t, w.Create(t.Context(), &coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "held"},
+				Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("other"), LeaseDurationSeconds: ptr.To[int32](3600), AcquireTime: &now, RenewTime: &now},
+			}))
+			forbids := forbidsSecrets{on: &atomic.Bool{}, asked: make(chan struct{}, 1000)}
+			forbids.on.Store(true)
+			config := rest.CopyConfig(testserver.Config(t))
+			config.Wrap(forbids.wrap)
+			options := w.options()
+			options.LeaderElection, options.LeaderElectionID, options.LeaderElectionNamespace = true, "held", w.namespace
+			if namespaces {
+				options.Cache = cache.Options{DefaultNamespaces: map[string]cache.Config{w.namespace: {}, testserver.Namespace(t): {}}}
+				must(t, bridge.Prepare(config, &options))
+			}
+			mgr := checked{w.manager(t, config, options), map[string]healthz.Checker{}}
+			must(t, bridge.Add(mgr, operator.Options{Name: "caches"}, (&app{}).setUp))
+			start(t, mgr.Start)
+			receive(t, forbids.asked, "list of secrets")
+			for _, obj := range []client.Object{&v1.Memcached{}, &corev1.ConfigMap{}} {
+				_, err := mgr.GetCache().GetInformer(t.Context(), obj) // waits until it is synced
+				must(t, err)
+			}
+			const prefix = "ready caches-informers-"
+			kinds := map[string]bool{"Memcached.cache.example.com": true, "ConfigMap": true, "Secret": false}
+			for kind, want := range kinds {
+				check := mgr.checks[prefix+kind]
+				if check == nil {
+					t.Fatalf("%s has no readiness check: %v", kind, mgr.checks)
+				}
+				if err := check(nil); want != (err == nil) || err != nil && !strings.Contains(err.Error(), "has not synced "+kind+": ") {
+					t.Errorf("while secrets cannot be listed, the check of %s = %v", kind, err)
+				}
+			}
+			forbids.on.Store(false)
+			if !mgr.GetCache().WaitForCacheSync(t.Context()) {
+				t.Error("the cache does not sync")
+			}
+			for kind := range kinds {
+				if err := mgr.checks[prefix+kind](nil); err != nil {
+					t.Errorf("when all is listed: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// forbidsSecrets is a user without the right to list secrets, while on.
+type forbidsSecrets struct {
+	http.RoundTripper
+	on    *atomic.Bool
+	asked chan struct{}
+}
+
+func (f forbidsSecrets) wrap(next http.RoundTripper) http.RoundTripper {
+	f.RoundTripper = next
+	return f
+}
+
+func (f forbidsSecrets) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !f.on.Load() || !strings.HasSuffix(req.URL.Path, "/secrets") {
+		return f.RoundTripper.RoundTrip(req)
+	}
+	f.asked <- struct{}{}
+	status := apierrors.NewForbidden(corev1.Resource("secrets"), "", errors.New("no right")).ErrStatus
+	body, err := json.Marshal(status)
+	return &http.Response{StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)), Request: req}, err
 }

@@ -30,6 +30,9 @@
 //     namespaces.
 //   - If the cache has DefaultNamespaces, or Namespaces of ByObject, call [Prepare] before the manager is made.
 //     Without it, lists of the cache can be older than the writes of the last leader.
+//   - controller-runtime waits without a limit until its cache has each kind. Until then no controller starts, the
+//     error of a webhook server that cannot start is not reported, and the process stops only when it is killed.
+//     A readiness check of Add names the kind.
 //   - A deletion while this process does not lead runs no key when it leads. A controller of
 //     Operator.Controller that must see deletions needs a finalizer.
 //   - If a transform of the cache strips managedFields, each Apply of a child is a request.

@@ -107,6 +107,9 @@ func (i *informer) RunWithContext(ctx context.Context) {
 	i.wait.Wait()
 }
 
+// inCache reports whether the manager's cache has the objects.
+func (i *informer) inCache() bool { return i.HasSynced() }
+
 // Run is RunWithContext with a channel.
 func (i *informer) Run(stop <-chan struct{}) { i.RunWithContext(wait.ContextForChannel(stop)) }
 

@@ -154,6 +154,7 @@ func (p *parts) informer(obj client.Object) (cache.SharedIndexInformer, error) {
 			return &informer{SharedIndexInformer: all[p.Namespace]}, nil
 		}),
 		namespaces: slices.Sorted(maps.Keys(all)),
+		parts:      slices.Collect(maps.Values(all)),
 	}, nil
 }
 
@@ -161,6 +162,12 @@ func (p *parts) informer(obj client.Object) (cache.SharedIndexInformer, error) {
 type union struct {
 	*scope.Informer
 	namespaces []string
+	parts      []cache.SharedIndexInformer // of the namespaces
+}
+
+// inCache reports whether the manager's cache has the objects, which the union shows only while it runs.
+func (u *union) inCache() bool {
+	return !slices.ContainsFunc(u.parts, func(part cache.SharedIndexInformer) bool { return !part.HasSynced() })
 }
 
 // RunWithContext shows the namespaces and then gives the handlers their events, until ctx is done.

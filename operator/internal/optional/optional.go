@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +30,7 @@ type Informer struct {
 	resource  schema.GroupResource
 	selection scope.Selection // while it is served
 	gone      chan struct{}   // has an element when a list or watch was not found
+	readable  atomic.Bool     // Changed was called with nil, and not with an error since
 	changed   []func(err error)
 }
 
@@ -46,11 +48,37 @@ func New(kind schema.GroupVersionKind, resource schema.GroupResource, namespace 
 // or with the error of the list, before they are removed from it. It must be called before Observe.
 func (i *Informer) Changed(f func(err error)) { i.changed = append(i.changed, f) }
 
+// now calls the functions of Changed. No read that they allow is of a cache that counts as empty.
 func (i *Informer) now(err error) {
+	if err == nil {
+		i.readable.Store(true)
+	} else {
+		defer i.readable.Store(false)
+	}
 	for _, f := range i.changed {
 		f(err)
 	}
 }
+
+// GetStore implements cache.SharedInformer. While each read of the objects is an error, no cache can be old, also if
+// they cannot be listed: the calls of keys that read other things need not read live.
+func (i *Informer) GetStore() cache.Store {
+	return store{i.GetIndexer().(versions), &i.readable}
+}
+
+// versions is the store of a scope.Informer, with the method that package consistency asks for.
+type versions interface {
+	cache.Indexer
+	LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool)
+}
+
+type store struct {
+	versions
+	readable *atomic.Bool
+}
+
+// SelectsNothing reports whether no read is possible. Package consistency asks for it.
+func (s store) SelectsNothing() bool { return !s.readable.Load() }
 
 // SetWatchErrorHandlerWithContext implements cache.SharedInformer. handler does not get the error of a
 // resource that is not served.

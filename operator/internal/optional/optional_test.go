@@ -235,14 +235,15 @@ func TestObserveUnknown(t *testing.T) {
 				g.Go(func() { i.Observe(ctx, s.ask, Intervals{Absent: 10 * time.Second, Present: time.Minute}) })
 				time.Sleep(15 * time.Second) // of the 20s of StartTimeout
 				synctest.Wait()
-				if !i.HasSynced() || last == nil {
-					t.Errorf("the informer is synced: %t, and readers are told %v", i.HasSynced(), last)
+				nothing := i.GetStore().(interface{ SelectsNothing() bool }).SelectsNothing
+				if !i.HasSynced() || last == nil || !nothing() {
+					t.Errorf("the informer is synced: %t, without a cache: %t, and readers are told %v", i.HasSynced(), nothing(), last)
 				}
 				s.set("Secret", nil, nil)
 				time.Sleep(2 * time.Minute)
 				synctest.Wait()
-				if n := len(i.GetStore().List()); n != 1 || last != nil {
-					t.Errorf("%d objects, and readers are told %v", n, last)
+				if n := len(i.GetStore().List()); n != 1 || last != nil || nothing() {
+					t.Errorf("%d objects, without a cache: %t, and readers are told %v", n, nothing(), last)
 				}
 				cancel()
 				g.Wait()
