@@ -87,6 +87,10 @@ type Reconciler[T controllerkit.Object] struct {
 // Inform makes [Kind], [Children] and [Reads] use an informer of the caller for a resource, for example one
 // of package scope. The informer must hold objects of the Go type that they name, with their
 // managedFields. Call Inform before them. Without it they make an informer of Options.Namespace.
+//
+// A namespace can leave a selection of package scope during a call, which then sees none of its objects. OP17 of the
+// package needs one selection for the informers of Kind and of all that its calls read: make the others by its With. The
+// children that Prune deletes need no selection.
 func (op *Operator) Inform(resource schema.GroupResource, informer cache.SharedIndexInformer) {
 	if err := op.objects.Inform(resource, informer); err != nil {
 		op.fail("Inform: %w", err)
@@ -216,6 +220,7 @@ func (k *kind[T]) check() error {
 
 // call is the Func of the loop.
 func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+	stays := k.Stays(key.Namespace)
 	before, ok, err := k.Get(key.Namespace, key.Name)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read the %s: %w", k.Kind.Kind, err)
@@ -225,7 +230,7 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 		return reconcile.Result{}, nil
 	}
 	if before.GetDeletionTimestamp() != nil {
-		return k.clean(ctx, key, before)
+		return k.clean(ctx, key, before, stays)
 	}
 	cached := before
 	if before, err = k.hold(ctx, cached); err != nil {
@@ -250,6 +255,9 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 	err = failed
 	if field := outcome.Metadata(before, obj); field != "" {
 		err = errors.Join(err, fmt.Errorf("operator: Reconcile changed %s of its copy, which is never written: write it with a client: %w", field, reconcile.ErrTerminal))
+	}
+	if err == nil {
+		err = stays()
 	}
 	if err == nil && k.Prune {
 		var more bool
@@ -321,7 +329,7 @@ func (k *kind[T]) hold(ctx context.Context, cached T) (live T, err error) {
 }
 
 // clean calls Cleanup and removes the finalizer.
-func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T) (reconcile.Result, error) {
+func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T, stays func() error) (reconcile.Result, error) {
 	obj := k.copy(before)
 	defer outcome.Panics(func(err error) { k.panicked(ctx, key, before, outcome.Call{Err: err, Deleting: true}) })
 	_, _, err := finalizer.Ensure(ctx, k.Client.Namespace(before.GetNamespace()), obj, k.Finalizer, func(ctx context.Context, held finalizer.Held[T]) error {
@@ -330,6 +338,9 @@ func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T)
 		err := k.cleanup(call, obj)
 		if field := outcome.Metadata(before, obj); field != "" {
 			return errors.Join(err, fmt.Errorf("operator: Cleanup changed %s of its copy, which is never written: write it with a client: %w", field, reconcile.ErrTerminal))
+		}
+		if err == nil {
+			err = stays()
 		}
 		if err == nil && k.Elsewhere {
 			err = k.c.deleteElsewhere(ctx, before)
