@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
-	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/churn"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
@@ -26,9 +24,6 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/ssa"
 )
-
-// maxPrune bounds the deletions of one call. The next one goes on.
-const maxPrune = 100
 
 // Children lets [Controller.Apply] apply the objects of resource, whose Go type is T, and whose kind
 // has the name of T. An event of a child runs the key of its owner. It returns a reader, as [Reads]
@@ -206,8 +201,7 @@ type child interface {
 	apply(ctx context.Context, call *call, w wanted) (Child, error)
 	Owned(owner types.UID) ([]metav1.Object, error)
 	Whole(namespace, name string) (metav1.Object, bool)
-	remove(ctx context.Context, child metav1.Object) error
-	labelled(ctx context.Context, owner types.UID) ([]metav1.Object, error)
+	objects.Marked
 }
 
 type childKind[T controllerkit.Object] struct {
@@ -275,41 +269,6 @@ func (c *Controller) saw(ctx context.Context, owner metav1.Object, resource sche
 	}
 }
 
-// remove deletes a child in the version that was read.
-func (k *childKind[T]) remove(ctx context.Context, child metav1.Object) error {
-	return finalizer.Delete(ctx, k.Client.Namespace(child.GetNamespace()), child, metav1.DeletePropagationBackground)
-}
-
-// labelled reads the children that have no owner reference from the API server. An informer that is given may have
-// shown other namespaces before, so they are listed in all.
-func (k *childKind[T]) labelled(ctx context.Context, owner types.UID) (children []metav1.Object, err error) {
-	return finalizer.Remaining(ctx, k.Client.Namespace(k.Namespace), metav1.ListOptions{LabelSelector: objects.OwnerUID + "=" + string(owner)},
-		func(child metav1.Object) bool { return metav1.GetControllerOfNoCopy(child) == nil })
-}
-
-// deleteElsewhere deletes the children without an owner reference. It returns an error until they are gone.
-func (c *Controller) deleteElsewhere(ctx context.Context, owner metav1.Object) error {
-	left := 0
-	var errs []error
-	for _, k := range c.childKinds {
-		children, err := k.labelled(ctx, owner.GetUID())
-		errs = append(errs, err)
-		left += len(children)
-		for _, child := range children[:min(len(children), maxPrune)] {
-			errs = append(errs, k.remove(ctx, child))
-		}
-	}
-	err := errors.Join(errs...)
-	if err == nil && left == 0 {
-		return nil
-	}
-	const again = 2 * time.Second
-	return &finalizer.BlockedError{
-		Steps: []finalizer.BlockedStep{{Name: "children", Message: fmt.Sprintf("%d children in other namespaces or of the cluster are left", left), Err: err, After: again}},
-		Since: owner.GetDeletionTimestamp().Time, After: again, Err: err,
-	}
-}
-
 // pruneChildren deletes the children that the call has not applied. more reports that some are left for
 // the next call.
 func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func(context.Context) error) (more bool, err error) {
@@ -329,7 +288,7 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 			switch {
 			case child.GetDeletionTimestamp() != nil || named || !objects.IsOwned(child, call.owner):
 				continue
-			case deleted == maxPrune:
+			case deleted == objects.MaxPrune:
 				return true, nil
 			case deleted == 0:
 				if err := confirm(ctx); err != nil {
@@ -339,7 +298,7 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 			if ctx.Err() != nil {
 				return false, fmt.Errorf("operator: prune: %w", context.Cause(ctx))
 			}
-			if err := k.remove(ctx, child); err != nil {
+			if err := k.Remove(ctx, child); err != nil {
 				return false, fmt.Errorf("operator: prune %s: %w", id, err)
 			}
 			deleted++

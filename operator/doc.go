@@ -73,6 +73,8 @@
 //     [consistency.Config].
 //   - To stop writes of calls that outlive their term, wrap Config with [leader.Guard] first.
 //   - OP17 needs one selection: see [Operator.Inform].
+//   - After --cascade=orphan, children of Elsewhere stay only if a process sees the finalizer orphan
+//     before the garbage collector removes it.
 //   - A child created between Apply's read and request is adopted.
 //   - A Go type's kind is its name, or its informer's GroupVersionKind.
 package operator

@@ -66,7 +66,8 @@ type Reconciler[T controllerkit.Object] struct {
 
 	// Elsewhere allows children that cannot have an owner reference, because they are in another
 	// namespace, or because they are cluster-scoped and T is not. Labels mark them, and they are
-	// deleted before Finalizer is removed. For a kind with an informer of Inform or InformFrom they are listed in
+	// deleted before Finalizer is removed. After kubectl delete --cascade=orphan they stay, without
+	// the labels. For a kind with an informer of Inform or InformFrom they are listed in
 	// all namespaces, because its selection can have changed. That needs the rules of Rules in a ClusterRole.
 	Elsewhere bool
 
@@ -167,7 +168,9 @@ func Kind[T interface {
 	c.owner, c.gvk = k.Name, k.Kind
 	c.phases = served.Phases{Kind: k.Kind, Phases: slices.Sorted(maps.Values(r.Phases))}
 	c.readies = k.writes && outcome.HasConditions(reflect.New(reflect.TypeFor[T]().Elem()).Interface())
-	owned[T](c, k.Name, k.Resource, enqueue.KeyOf[metav1.Object], nil)
+	handle[T](c, k.Name, k.Resource, func() cache.ResourceEventHandler {
+		return k.orphans.Before(enqueue.Handler(c.adder(k.Name), enqueue.KeyOf[metav1.Object]))
+	})
 	op.Writes(k.Name, "get")
 	if r.Finalizer != "" {
 		op.Writes(k.Name, "patch")
@@ -190,6 +193,7 @@ type kind[T interface {
 	writes bool // which is written
 
 	failing outcome.Failing
+	orphans objects.Orphans
 }
 
 // check returns an error if the Reconciler is not valid.
@@ -333,6 +337,12 @@ func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T,
 	obj := k.copy(before)
 	defer outcome.Panics(func(err error) { k.panicked(ctx, key, before, outcome.Call{Err: err, Deleting: true}) })
 	_, _, err := finalizer.Ensure(ctx, k.Client.Namespace(before.GetNamespace()), obj, k.Finalizer, func(ctx context.Context, held finalizer.Held[T]) error {
+		// The wish must outlast a cleanup that waits, so it is stored first, in the children.
+		if k.Elsewhere && k.orphans.Has(before) {
+			if err := objects.End(ctx, k.c.childKinds, before, true); err != nil {
+				return err
+			}
+		}
 		call := k.c.begin(ctx, before, k.Kind)
 		call.lend(obj, held)
 		err := k.cleanup(call, obj)
@@ -343,7 +353,7 @@ func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T,
 			err = stays()
 		}
 		if err == nil && k.Elsewhere {
-			err = k.c.deleteElsewhere(ctx, before)
+			err = objects.End(ctx, k.c.childKinds, before, k.orphans.Has(before))
 		}
 		return err
 	})
