@@ -68,13 +68,13 @@ func Children[T controllerkit.Object, C any](c *Controller, resource schema.Grou
 	handle[T](c, r.Name, r, func() cache.ResourceEventHandler {
 		return pauses.Children(c.op.options.annotations(), c.logger(r.Name))
 	})
-	reader := remember(c, r, nil, c.ownerKeys)
+	k.reader = remember(c, r, nil, c.ownerKeys)
 	verbs := []string{"get", "create", "patch"}
 	if c.prune || c.elsewhere {
 		verbs = append(verbs, "delete")
 	}
 	c.op.Writes(r.Name, verbs...)
-	return reader
+	return k.reader
 }
 
 // ownerKeys returns the key of the owner of a child.
@@ -107,7 +107,7 @@ type Child struct {
 //     an owner reference.
 //   - An object that is as configured costs no request.
 //   - An object that exists and does not belong to the object of the call is left alone, also if it
-//     has no owner. Its error is of the class rejected. If it belongs to an earlier object of this kind and
+//     has no owner. Its error is of the class rejected, and its deletion runs the key. If it belongs to an earlier object of this kind and
 //     name, the error is a controllerkit.WaitingError until it is deleted.
 //   - A child that is being deleted is left alone, without an error. Its deletion runs the key again.
 //   - Fields of other managers are taken over.
@@ -208,6 +208,7 @@ type childKind[T controllerkit.Object] struct {
 	*objects.Resource[T]
 	extract func(T, string) (*unstructured.Unstructured, error) // nil without one
 	memory  ssa.Memory[T, *unstructured.Unstructured]
+	reader  *Reader[T]
 }
 
 // apply applies one object.
@@ -217,6 +218,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 	if err != nil {
 		return c, err
 	}
+	cached := exists
 	if !exists || consistency.LiveRead(ctx) {
 		// An object that the cache does not have yet must not be adopted.
 		live, err = client.Get(ctx, w.id.Name, metav1.GetOptions{})
@@ -233,7 +235,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 	}
 	if exists {
 		if err := (objects.Owner{Object: call.owner, Kind: call.kind}).CheckOwned(live); err != nil {
-			return c, err
+			return c, k.inTheWay(ctx, w.id, cached, err)
 		}
 		if c.Object = k.Named(live.DeepCopyObject().(T)); live.GetDeletionTimestamp() != nil {
 			return c, nil
@@ -259,6 +261,17 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 		call.c.Event(call.owner, corev1.EventTypeNormal, reason, "Apply", "%s %s", did, w.id)
 	}
 	return c, nil
+}
+
+// inTheWay returns the error about an object that has the name of a child, and remembers it, so that its deletion runs the key.
+func (k *childKind[T]) inTheWay(ctx context.Context, id childID, cached bool, err error) error {
+	if failed := k.reader.reads.Remember(ctx, id.Namespace, id.Name); failed != nil {
+		return errors.Join(err, failed)
+	}
+	if _, exists, failed := k.Get(id.Namespace, id.Name); cached && !exists && failed == nil { // its deletion came before Remember
+		return fmt.Errorf("the object that had its name is deleted: %w", kube.ErrGone)
+	}
+	return err
 }
 
 // saw notes a live read for an owner, so that its next calls do not see less in the cache.

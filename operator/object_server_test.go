@@ -91,6 +91,9 @@ func TestServerKind(t *testing.T) {
 		"paused child":       testPausedChild,
 		"requested":          testRequested,
 		"left namespace":     testLeft,
+		"in the way":         testInTheWay,
+		"gone from the way":  testGoneFromTheWay,
+		"dropped kind":       testDroppedKind,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
