@@ -36,6 +36,9 @@ import (
 // a function: the first apply of each object is a request, which is repeated every ten minutes
 // if the schema of the object has lists or maps that could be atomic.
 //
+// A version of the program prunes and cleans up only the kinds that it registers. So register a kind one release before
+// its first object, and until one release after its last one.
+//
 // Rights to apply the objects are declared, and with Prune or Elsewhere those to delete them. An error
 // of the registration is returned by Run.
 func Children[T controllerkit.Object, C any](c *Controller, resource schema.GroupVersionResource, extract func(obj T, fieldManager string) (C, error)) *Reader[T] {
