@@ -62,8 +62,6 @@
 //     keys run whose last call has read it.
 //   - OP16: Reconcile does not get an object that an annotation pauses. Cleanup does, if it is being
 //     deleted. The end of the pause runs the key.
-//   - OP17: If the namespace of an object leaves the informer's selection during a call, the call prunes
-//     no children and its Finalizer stays.
 //
 // # Caveats
 //
@@ -72,9 +70,6 @@
 //   - OP3 is for writes by clients of Config with the call's context, for two minutes: see
 //     [consistency.Config].
 //   - To stop writes of calls that outlive their term, wrap Config with [leader.Guard] first.
-//   - OP17 needs one selection: see [Operator.Inform].
-//   - After --cascade=orphan, children of Elsewhere stay only if a process sees the finalizer orphan
-//     before the garbage collector removes it.
 //   - A child created between Apply's read and request is adopted.
 //   - A Go type's kind is its name, or its informer's GroupVersionKind.
 package operator

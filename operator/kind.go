@@ -67,7 +67,8 @@ type Reconciler[T controllerkit.Object] struct {
 	// Elsewhere allows children that cannot have an owner reference, because they are in another
 	// namespace, or because they are cluster-scoped and T is not. Labels mark them, and they are
 	// deleted before Finalizer is removed. After kubectl delete --cascade=orphan they stay, without
-	// the labels. For a kind with an informer of Inform or InformFrom they are listed in
+	// the labels, if the process has seen the finalizer orphan before the garbage collector removed
+	// it. For a kind with an informer of Inform or InformFrom they are listed in
 	// all namespaces, because its selection can have changed. That needs the rules of Rules in a ClusterRole.
 	Elsewhere bool
 
@@ -89,9 +90,9 @@ type Reconciler[T controllerkit.Object] struct {
 // of package scope. The informer must hold objects of the Go type that they name, with their
 // managedFields. Call Inform before them. Without it they make an informer of Options.Namespace.
 //
-// A namespace can leave a selection of package scope during a call, which then sees none of its objects. OP17 of the
-// package needs one selection for the informers of Kind and of all that its calls read: make the others by its With. The
-// children that Prune deletes need no selection.
+// A namespace can leave a selection of package scope during a call, which then sees none of its objects. Such a
+// call prunes no children, and its Finalizer stays, if the informers of Kind and of all that its calls read have one
+// selection: make the others by its With.
 func (op *Operator) Inform(resource schema.GroupResource, informer cache.SharedIndexInformer) {
 	if err := op.objects.Inform(resource, informer); err != nil {
 		op.fail("Inform: %w", err)

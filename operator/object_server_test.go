@@ -36,7 +36,7 @@ import (
 const boxFinalizer = "box.example.com/lid"
 
 // TestServerKind runs controllers of Kind on the API server. Proves OP8, OP9, OP10, OP11, OP12, OP13, OP14,
-// OP15, OP16 and OP17.
+// OP15 and OP16.
 func TestServerKind(t *testing.T) {
 	t.Parallel()
 	installBoxes(t, boxVersion)
