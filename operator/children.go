@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
-	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/churn"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
@@ -26,9 +24,6 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/ssa"
 )
-
-// maxPrune bounds the deletions of one call. The next one goes on.
-const maxPrune = 100
 
 // Children lets [Controller.Apply] apply the objects of resource, whose Go type is T, and whose kind
 // has the name of T. An event of a child runs the key of its owner. It returns a reader, as [Reads]
@@ -40,6 +35,9 @@ const maxPrune = 100
 // Apply finds out without a request that an object is as configured. nil is for a kind without such
 // a function: the first apply of each object is a request, which is repeated every ten minutes
 // if the schema of the object has lists or maps that could be atomic.
+//
+// A version of the program prunes and cleans up only the kinds that it registers. So register a kind one release before
+// its first object, and until one release after its last one.
 //
 // Rights to apply the objects are declared, and with Prune or Elsewhere those to delete them. An error
 // of the registration is returned by Run.
@@ -73,13 +71,13 @@ func Children[T controllerkit.Object, C any](c *Controller, resource schema.Grou
 	handle[T](c, r.Name, r, func() cache.ResourceEventHandler {
 		return pauses.Children(c.op.options.annotations(), c.logger(r.Name))
 	})
-	reader := remember(c, r, nil, c.ownerKeys)
+	k.reader = remember(c, r, nil, c.ownerKeys)
 	verbs := []string{"get", "create", "patch"}
 	if c.prune || c.elsewhere {
 		verbs = append(verbs, "delete")
 	}
 	c.op.Writes(r.Name, verbs...)
-	return reader
+	return k.reader
 }
 
 // ownerKeys returns the key of the owner of a child.
@@ -112,7 +110,7 @@ type Child struct {
 //     an owner reference.
 //   - An object that is as configured costs no request.
 //   - An object that exists and does not belong to the object of the call is left alone, also if it
-//     has no owner. Its error is of the class rejected. If it belongs to an earlier object of this kind and
+//     has no owner. Its error is of the class rejected, and its deletion runs the key. If it belongs to an earlier object of this kind and
 //     name, the error is a controllerkit.WaitingError until it is deleted.
 //   - A child that is being deleted is left alone, without an error. Its deletion runs the key again.
 //   - Fields of other managers are taken over.
@@ -206,14 +204,14 @@ type child interface {
 	apply(ctx context.Context, call *call, w wanted) (Child, error)
 	Owned(owner types.UID) ([]metav1.Object, error)
 	Whole(namespace, name string) (metav1.Object, bool)
-	remove(ctx context.Context, child metav1.Object) error
-	labelled(ctx context.Context, owner types.UID) ([]metav1.Object, error)
+	objects.Marked
 }
 
 type childKind[T controllerkit.Object] struct {
 	*objects.Resource[T]
 	extract func(T, string) (*unstructured.Unstructured, error) // nil without one
 	memory  ssa.Memory[T, *unstructured.Unstructured]
+	reader  *Reader[T]
 }
 
 // apply applies one object.
@@ -223,6 +221,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 	if err != nil {
 		return c, err
 	}
+	cached := exists
 	if !exists || consistency.LiveRead(ctx) {
 		// An object that the cache does not have yet must not be adopted.
 		live, err = client.Get(ctx, w.id.Name, metav1.GetOptions{})
@@ -239,7 +238,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 	}
 	if exists {
 		if err := (objects.Owner{Object: call.owner, Kind: call.kind}).CheckOwned(live); err != nil {
-			return c, err
+			return c, k.inTheWay(ctx, w.id, cached, err)
 		}
 		if c.Object = k.Named(live.DeepCopyObject().(T)); live.GetDeletionTimestamp() != nil {
 			return c, nil
@@ -267,46 +266,22 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 	return c, nil
 }
 
+// inTheWay returns the error about an object that has the name of a child, and remembers it, so that its deletion runs the key.
+func (k *childKind[T]) inTheWay(ctx context.Context, id childID, cached bool, err error) error {
+	if failed := k.reader.reads.Remember(ctx, id.Namespace, id.Name); failed != nil {
+		return errors.Join(err, failed)
+	}
+	if _, exists, failed := k.Get(id.Namespace, id.Name); cached && !exists && failed == nil { // its deletion came before Remember
+		return fmt.Errorf("the object that had its name is deleted: %w", kube.ErrGone)
+	}
+	return err
+}
+
 // saw notes a live read for an owner, so that its next calls do not see less in the cache.
 func (c *Controller) saw(ctx context.Context, owner metav1.Object, resource schema.GroupResource, live metav1.Object) {
 	if consistency.LiveRead(ctx) {
 		key := types.NamespacedName{Namespace: owner.GetNamespace(), Name: owner.GetName()}
 		c.writes.Saw(key, owner.GetUID(), resource, live)
-	}
-}
-
-// remove deletes a child in the version that was read.
-func (k *childKind[T]) remove(ctx context.Context, child metav1.Object) error {
-	return finalizer.Delete(ctx, k.Client.Namespace(child.GetNamespace()), child, metav1.DeletePropagationBackground)
-}
-
-// labelled reads the children that have no owner reference from the API server. An informer that is given may have
-// shown other namespaces before, so they are listed in all.
-func (k *childKind[T]) labelled(ctx context.Context, owner types.UID) (children []metav1.Object, err error) {
-	return finalizer.Remaining(ctx, k.Client.Namespace(k.Namespace), metav1.ListOptions{LabelSelector: objects.OwnerUID + "=" + string(owner)},
-		func(child metav1.Object) bool { return metav1.GetControllerOfNoCopy(child) == nil })
-}
-
-// deleteElsewhere deletes the children without an owner reference. It returns an error until they are gone.
-func (c *Controller) deleteElsewhere(ctx context.Context, owner metav1.Object) error {
-	left := 0
-	var errs []error
-	for _, k := range c.childKinds {
-		children, err := k.labelled(ctx, owner.GetUID())
-		errs = append(errs, err)
-		left += len(children)
-		for _, child := range children[:min(len(children), maxPrune)] {
-			errs = append(errs, k.remove(ctx, child))
-		}
-	}
-	err := errors.Join(errs...)
-	if err == nil && left == 0 {
-		return nil
-	}
-	const again = 2 * time.Second
-	return &finalizer.BlockedError{
-		Steps: []finalizer.BlockedStep{{Name: "children", Message: fmt.Sprintf("%d children in other namespaces or of the cluster are left", left), Err: err, After: again}},
-		Since: owner.GetDeletionTimestamp().Time, After: again, Err: err,
 	}
 }
 
@@ -329,7 +304,7 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 			switch {
 			case child.GetDeletionTimestamp() != nil || named || !objects.IsOwned(child, call.owner):
 				continue
-			case deleted == maxPrune:
+			case deleted == objects.MaxPrune:
 				return true, nil
 			case deleted == 0:
 				if err := confirm(ctx); err != nil {
@@ -339,7 +314,7 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 			if ctx.Err() != nil {
 				return false, fmt.Errorf("operator: prune: %w", context.Cause(ctx))
 			}
-			if err := k.remove(ctx, child); err != nil {
+			if err := k.Remove(ctx, child); err != nil {
 				return false, fmt.Errorf("operator: prune %s: %w", id, err)
 			}
 			deleted++

@@ -66,7 +66,9 @@ type Reconciler[T controllerkit.Object] struct {
 
 	// Elsewhere allows children that cannot have an owner reference, because they are in another
 	// namespace, or because they are cluster-scoped and T is not. Labels mark them, and they are
-	// deleted before Finalizer is removed. For a kind with an informer of Inform or InformFrom they are listed in
+	// deleted before Finalizer is removed. After kubectl delete --cascade=orphan they stay, without
+	// the labels, if the process has seen the finalizer orphan before the garbage collector removed
+	// it. For a kind with an informer of Inform or InformFrom they are listed in
 	// all namespaces, because its selection can have changed. That needs the rules of Rules in a ClusterRole.
 	Elsewhere bool
 
@@ -87,6 +89,10 @@ type Reconciler[T controllerkit.Object] struct {
 // Inform makes [Kind], [Children] and [Reads] use an informer of the caller for a resource, for example one
 // of package scope. The informer must hold objects of the Go type that they name, with their
 // managedFields. Call Inform before them. Without it they make an informer of Options.Namespace.
+//
+// A namespace can leave a selection of package scope during a call, which then sees none of its objects. Such a
+// call prunes no children, and its Finalizer stays, if the informers of Kind and of all that its calls read have one
+// selection: make the others by its With.
 func (op *Operator) Inform(resource schema.GroupResource, informer cache.SharedIndexInformer) {
 	if err := op.objects.Inform(resource, informer); err != nil {
 		op.fail("Inform: %w", err)
@@ -164,7 +170,9 @@ func Kind[T interface {
 	c.owner, c.gvk = k.Name, k.Kind
 	c.phases = served.Phases{Kind: k.Kind, Phases: slices.Sorted(maps.Values(r.Phases))}
 	c.readies = k.writes && outcome.HasConditions(reflect.New(reflect.TypeFor[T]().Elem()).Interface())
-	owned[T](c, k.Name, k.Resource, enqueue.KeyOf[metav1.Object], nil)
+	handle[T](c, k.Name, k.Resource, func() cache.ResourceEventHandler {
+		return k.orphans.Before(enqueue.Handler(c.adder(k.Name), enqueue.KeyOf[metav1.Object]))
+	})
 	op.Writes(k.Name, "get")
 	if r.Finalizer != "" {
 		op.Writes(k.Name, "patch")
@@ -187,6 +195,7 @@ type kind[T interface {
 	writes bool // which is written
 
 	failing outcome.Failing
+	orphans objects.Orphans
 }
 
 // check returns an error if the Reconciler is not valid.
@@ -217,6 +226,7 @@ func (k *kind[T]) check() error {
 
 // call is the Func of the loop.
 func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+	stays := k.Stays(key.Namespace)
 	before, ok, err := k.Get(key.Namespace, key.Name)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read the %s: %w", k.Kind.Kind, err)
@@ -226,7 +236,7 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 		return reconcile.Result{}, nil
 	}
 	if before.GetDeletionTimestamp() != nil {
-		return k.clean(ctx, key, before)
+		return k.clean(ctx, key, before, stays)
 	}
 	cached := before
 	if before, err = k.hold(ctx, cached); err != nil {
@@ -251,6 +261,9 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 	err = failed
 	if field := outcome.Metadata(before, obj); field != "" {
 		err = errors.Join(err, fmt.Errorf("operator: Reconcile changed %s of its copy, which is never written: write it with a client: %w", field, reconcile.ErrTerminal))
+	}
+	if err == nil {
+		err = stays()
 	}
 	if err == nil && k.Prune {
 		var more bool
@@ -322,18 +335,27 @@ func (k *kind[T]) hold(ctx context.Context, cached T) (live T, err error) {
 }
 
 // clean calls Cleanup and removes the finalizer.
-func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T) (reconcile.Result, error) {
+func (k *kind[T]) clean(ctx context.Context, key types.NamespacedName, before T, stays func() error) (reconcile.Result, error) {
 	obj := k.copy(before)
 	defer outcome.Panics(func(err error) { k.panicked(ctx, key, before, outcome.Call{Err: err, Deleting: true}) })
 	_, _, err := finalizer.Ensure(ctx, k.Client.Namespace(before.GetNamespace()), obj, k.Finalizer, func(ctx context.Context, held finalizer.Held[T]) error {
+		// The wish must outlast a cleanup that waits, so it is stored first, in the children.
+		if k.Elsewhere && k.orphans.Has(before) {
+			if err := objects.End(ctx, k.c.childKinds, before, true); err != nil {
+				return err
+			}
+		}
 		call := k.c.begin(ctx, before, k.Kind)
 		call.lend(obj, held)
 		err := k.cleanup(call, obj)
 		if field := outcome.Metadata(before, obj); field != "" {
 			return errors.Join(err, fmt.Errorf("operator: Cleanup changed %s of its copy, which is never written: write it with a client: %w", field, reconcile.ErrTerminal))
 		}
+		if err == nil {
+			err = stays()
+		}
 		if err == nil && k.Elsewhere {
-			err = k.c.deleteElsewhere(ctx, before)
+			err = objects.End(ctx, k.c.childKinds, before, k.orphans.Has(before))
 		}
 		return err
 	})

@@ -41,6 +41,7 @@ func TestServerKind(t *testing.T) {
 	t.Parallel()
 	installBoxes(t, boxVersion)
 	t.Run("elsewhere", testElsewhere) // alone, because its informers see all namespaces
+	t.Run("elsewhere, orphan", testOrphan)
 	t.Run("optional", func(t *testing.T) { testOptional(t, newShelf(t), "*") })
 	t.Run("optional in one namespace", func(t *testing.T) { testOptional(t, newShelf(t), "") })
 	for name, test := range map[string]func(t *testing.T, s *shelf){
@@ -89,6 +90,10 @@ func TestServerKind(t *testing.T) {
 		"paused meanwhile":   testPausedMeanwhile,
 		"paused child":       testPausedChild,
 		"requested":          testRequested,
+		"left namespace":     testLeft,
+		"in the way":         testInTheWay,
+		"gone from the way":  testGoneFromTheWay,
+		"dropped kind":       testDroppedKind,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -142,6 +142,10 @@ func (i indexer) LastStoreSyncResourceVersionOf(namespace string) (version strin
 	return r.parts[i.scope.index].shownVersion(), true
 }
 
+// Region returns the identity of what shows a namespace. If it leaves the view, it never returns. Package operator asks for
+// it before and after other reads of the selection: if it is the same, the namespace was shown to all of them.
+func (i indexer) Region(namespace string) any { return i.regions().of(namespace) }
+
 // SelectsNothing reports whether the selection is empty, and shown as such. Package consistency asks
 // for it: no version is reached then, and no cache can be old.
 func (i indexer) SelectsNothing() bool {

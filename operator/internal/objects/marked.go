@@ -1,0 +1,82 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// MaxPrune bounds the deletions of one call. The next one goes on.
+const MaxPrune = 100
+
+// Marked is a kind of children, of which some have a label in place of an owner reference.
+type Marked interface {
+	Marked(ctx context.Context, owner types.UID) ([]metav1.Object, error)
+	Remove(ctx context.Context, child metav1.Object) error
+	Release(ctx context.Context, child metav1.Object) error
+}
+
+// Marked reads the children that have no owner reference from the API server. An informer that is given may have
+// shown other namespaces before, so they are listed in all.
+func (r *Resource[T]) Marked(ctx context.Context, owner types.UID) ([]metav1.Object, error) {
+	return finalizer.Remaining(ctx, r.Client.Namespace(r.Namespace), metav1.ListOptions{LabelSelector: OwnerUID + "=" + string(owner)},
+		func(child metav1.Object) bool { return metav1.GetControllerOfNoCopy(child) == nil })
+}
+
+// Remove deletes a child in the version that was read.
+func (r *Resource[T]) Remove(ctx context.Context, child metav1.Object) error {
+	return finalizer.Delete(ctx, r.Client.Namespace(child.GetNamespace()), child, metav1.DeletePropagationBackground)
+}
+
+// Release removes the label of a child, in the version that was read, and the annotation with the name of its owner.
+func (r *Resource[T]) Release(ctx context.Context, child metav1.Object) error {
+	operations := []kube.Operation{kube.TestUID(child), kube.Test("/metadata/resourceVersion", child.GetResourceVersion())}
+	remove := func(field, key string, of map[string]string) {
+		if _, ok := of[key]; ok {
+			operations = append(operations, kube.Operation{Op: "remove", Path: "/metadata/" + field + "/" + strings.ReplaceAll(key, "/", "~1")})
+		}
+	}
+	remove("labels", OwnerUID, child.GetLabels())
+	remove("annotations", OwnerName, child.GetAnnotations())
+	_, err := kube.Patch[T](ctx, r.Client.Namespace(child.GetNamespace()), child.GetName(), operations, metav1.PatchOptions{})
+	if err != nil && !kube.IsGone(err, child.GetName()) {
+		return fmt.Errorf("release %q: %w", child.GetName(), err)
+	}
+	return nil
+}
+
+// End deletes the marked children of a deleted owner, or releases them. It returns an error until none are left.
+func End[K Marked](ctx context.Context, kinds []K, owner metav1.Object, release bool) error {
+	left := 0
+	var errs []error
+	for _, k := range kinds {
+		children, err := k.Marked(ctx, owner.GetUID())
+		errs = append(errs, err)
+		left += len(children)
+		end := k.Remove
+		if release {
+			end = k.Release
+			left -= min(len(children), MaxPrune)
+		}
+		for _, child := range children[:min(len(children), MaxPrune)] {
+			errs = append(errs, end(ctx, child))
+		}
+	}
+	err := errors.Join(errs...)
+	if err == nil && left == 0 {
+		return nil
+	}
+	const again = 2 * time.Second
+	return &finalizer.BlockedError{
+		Steps: []finalizer.BlockedStep{{Name: "children", Message: fmt.Sprintf("%d children in other namespaces or of the cluster are left", left), Err: err, After: again}},
+		Since: owner.GetDeletionTimestamp().Time, After: again, Err: err,
+	}
+}
