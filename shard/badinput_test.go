@@ -137,6 +137,33 @@ func TestForeignLease(t *testing.T) {
 	})
 }
 
+// TestUnauthorized: a replica whose token has expired and is replaced joins again. If its token
+// was never accepted, Run returns an error after StartTimeout.
+func TestUnauthorized(t *testing.T) {
+	unauthorized := func(string, string) fault { return fault{Err: apierrors.NewUnauthorized("Unauthorized")} }
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		replicas := startAll(t, s, j, 2, 8, 0)
+		replicas[0].client.On(unauthorized)
+		time.Sleep(10 * time.Minute)
+		if err := replicas[0].Status().Err; !apierrors.IsUnauthorized(err) {
+			t.Errorf("Status().Err = %v, want Unauthorized", err)
+		}
+		replicas[0].client.On(nil)
+		settle()
+		j.expect(t, 2, 8)
+	})
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		g := s.group("a", 4)
+		g.Leases.(*client).On(unauthorized)
+		r := j.start(t, g, 0)
+		began := time.Now()
+		<-r.ended
+		if took := time.Since(began); !apierrors.IsUnauthorized(r.err) || took < 20*time.Second || took > 30*time.Second {
+			t.Errorf("Run() = %v after %v, want Unauthorized after StartTimeout", r.err, took)
+		}
+	})
+}
+
 // TestForbidden: if the API server rejects one kind of request, Run returns an error after
 // StartTimeout, or keeps the shards and reports it.
 //
