@@ -393,6 +393,17 @@ func TestLossIsExplained(t *testing.T) {
 				l.Annotations = nil
 			})
 		}, "the Lease is another's"},
+		{"taken by client-go's elector", func(t *testing.T, s *store, _ *client) {
+			s.edit(t, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("b") }) // it keeps the annotation
+		}, "the Lease is another's"},
+		{"edited", func(t *testing.T, s *store, _ *client) {
+			s.edit(t, func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](7) })
+		}, "the Lease has a record of this replica that is not its last one: it was edited, or etcd was restored"},
+		{"restored", func(_ *testing.T, s *store, _ *client) {
+			restore := s.Backup()
+			time.Sleep(10 * retryPeriod)
+			restore(0)
+		}, "the Lease has a record of this replica that is not its last one: it was edited, or etcd was restored"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
