@@ -44,7 +44,8 @@
 //   - C7: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
 //   - C8: If a restore of etcd lowers the version of a store, no key waits for a record
-//     from before it, and the key's next run reads live.
+//     from before it, and the key's next run reads live. If it raises the version, the
+//     same holds for a conflict of an object that the restore set back.
 //   - C9: In calls whose context is of a new leader's or a new shard owner's work, LiveRead
 //     is true while a store has not reached the resource version of the change: for a leader
 //     that of the Lease's release, or else takeover; for a shard that of the shards' table. A
