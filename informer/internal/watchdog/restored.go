@@ -34,6 +34,9 @@ func (w *transport) wentBack(watch *http.Request) bool {
 	}
 	query.Set("limit", "1")
 	list.URL.RawQuery = query.Encode()
+	if list.Header == nil {
+		list.Header = http.Header{}
+	}
 	list.Header.Set("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json")
 	resp, err := w.next.RoundTrip(list)
 	if err != nil {
