@@ -44,7 +44,8 @@
 //   - C7: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
 //   - C8: If a restore of etcd lowers the version of a store, no key waits for a record
-//     from before it, and the key's next run reads live.
+//     from before it, and the key's next run reads live. If it raises the version,
+//     that holds for conflicts.
 //   - C9: In calls whose context is of a new leader's or a new shard owner's work, LiveRead
 //     is true while a store has not reached the resource version of the change: for a leader
 //     that of the Lease's release, or else takeover; for a shard that of the shards' table. A
@@ -55,10 +56,10 @@
 //   - A Reconcile that ignores LiveRead decides on the old cache after MaxWait.
 //   - A write with another context, or of a resource without an informer, is not awaited.
 //   - A write with an unknown outcome can land after the live read.
-//   - An object that was deleted before the cache showed it can appear there for a moment.
+//   - An object deleted before the cache showed it can appear briefly.
 //   - A store is never ready if a transform removes the versions, or without client-go's
 //     AtomicFIFO feature.
 //   - C9 does not cover resources in another etcd.
-//   - After a restore of etcd, a new update counts as visible at once, until the informer
-//     lists again.
+//   - After a restore of etcd, a new update counts as visible until the informer lists
+//     again.
 package consistency

@@ -391,8 +391,8 @@ func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
 		} else if read, seen := r.seen(held, object.name, s.cachedOfLocked(object).version()); !seen {
 			rec.refused[object] = r // with shown
 			return staleError{GroupResource: object.resource, ReadRV: read, RefusedRV: r.rv, RefusedObject: object.name}, behind
-		} else if read == "" && !r.shown {
-			rec.live = now // the object exists, but not in this store
+		} else if read == "" && !r.shown || r.restored(read) {
+			rec.live = now // the object exists, but not in this store, or not at this version
 		}
 		delete(rec.refused, object)
 	}
@@ -434,8 +434,16 @@ func (s *Store) absentLocked(object objectRef, uid types.UID) (read string, _ ve
 	return read, behind
 }
 
+// restored reports whether a copy of the object at the version, which a store shows at the
+// version of the conflict or later, is older than the conflict: etcd was restored.
+func (r *refusal) restored(read string) bool {
+	order, err := resourceversion.CompareResourceVersion(read, r.rv)
+	return err == nil && order < 0
+}
+
 // seen reports whether the store, which has reached version, shows a newer object than
-// the conflict, and returns the version of its copy, "" if absent.
+// the conflict, or an older one after a restore. It returns the version of its copy, "" if
+// absent.
 func (r *refusal) seen(store objects, name, version string) (read string, _ bool) {
 	item, exists, err := headers.Item(store, name)
 	if err != nil && !exists { // an object that does not fit its Go type exists and comes with an error
@@ -455,5 +463,5 @@ func (r *refusal) seen(store objects, name, version string) (read string, _ bool
 		return read, reached(version, r.rv) // before that, the store can hold the object's predecessor
 	}
 	order, err := resourceversion.CompareResourceVersion(read, r.rv)
-	return read, err == nil && order > 0
+	return read, err == nil && (order > 0 || order < 0 && reached(version, r.rv))
 }

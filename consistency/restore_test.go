@@ -124,6 +124,45 @@ func TestRestoreThenRefused(t *testing.T) {
 	}
 }
 
+// A restore can raise the version of a store, while each object keeps its own. A conflict from before
+// it is not waited for, and the next run reads live.
+//
+// Proves C8.
+func TestRestoreRaised(t *testing.T) {
+	for _, tc := range []struct {
+		name, object, store string
+		ready, live         bool
+	}{
+		{"the cache is late", "3990", "4999", false, false},
+		{"restored", "3990", "5000", true, true},
+		{"restored, the version was raised", "3990", "1000004000", true, true},
+		{"the cache shows the version of the conflict", "5000", "1000004000", false, false},
+		{"changed", "5001", "1000004000", true, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := cacheOf(t, podWith("one", "a", "4500"))
+			s := consistency.New(consistency.Config{Stores: stores{pods: c}, MaxWait: -1})
+			s.Refused(owner, "u", pods, types.NamespacedName{Namespace: "ns", Name: "one"}, "5000")
+			if s.Ready(owner, nil) {
+				t.Fatal("Ready = true before the cache shows the change that caused the conflict")
+			}
+			if err := c.Replace([]any{podWith("one", "a", tc.object)}, tc.store); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.Ready(owner, nil); got != tc.ready {
+				t.Errorf("Ready = %t, want %t", got, tc.ready)
+			}
+			if got := consistency.LiveRead(s.Begin(t.Context(), owner)); tc.ready && got != tc.live {
+				t.Errorf("LiveRead = %t, want %t", got, tc.live)
+			}
+			s.End(owner)
+			if again := consistency.LiveRead(s.Begin(t.Context(), owner)); tc.ready && again {
+				t.Error("LiveRead = true in the run after it")
+			}
+		})
+	}
+}
+
 // If a restore brings back an object whose deletion the cache has shown, no key waits for the
 // deletion again, even while an ambiguous write keeps the key's record.
 //

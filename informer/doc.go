@@ -32,7 +32,8 @@
 //     Served returned do not count, nor those that end later than Timeout after Run began,
 //     Served returned or Run last waited longer.
 //   - I4: If a watch receives no byte for the duration passed to [EndSilentWatches], the
-//     informer begins a new watch, without a list.
+//     informer begins a new watch. An informer of a Set lists if two watches in a row received
+//     none since their responses, or if an API server that was unreachable is at an earlier version.
 //   - I5: If a cache lost an event, the next complete round of [Audit] reports the object
 //     or the cache, if at most 1000 differ.
 //   - I6: If [Set.Relist] returns nil, the informer will list again within seconds, also
@@ -40,8 +41,8 @@
 //
 // # Caveats
 //
-//   - If etcd is restored from a backup, informers resume from their old resource version and
-//     miss changes without an error. An Audit reports it.
+//   - If etcd is restored from a backup and its new history passes the old resource version
+//     before the informers watch again, they miss changes without an error. An Audit reports it.
 //   - The Set reads some failures in client-go's log, unless klog's contextual logging is off:
 //     a refused connection, a response 429 and, after 10s, a missing end of the initial events.
 //     It passes the lines on unchanged.

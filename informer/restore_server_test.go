@@ -27,11 +27,14 @@ import (
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-// route sends requests to the server of the moment, or refuses them.
+// route sends requests to the server of the moment. Without one, it refuses or holds them.
 type route struct {
+	holds bool
+
 	mu     sync.Mutex // guards the fields below
 	target *url.URL
 	next   http.RoundTripper
+	opened chan struct{} // is closed when there is a server again; nil before the first close
 }
 
 func (r *route) to(t *testing.T, config *rest.Config) {
@@ -47,19 +50,34 @@ func (r *route) to(t *testing.T, config *rest.Config) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.target, r.next = target, next
+	if r.opened != nil {
+		close(r.opened)
+		r.opened = nil
+	}
 }
 
 func (r *route) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.next = nil
+	if r.opened == nil {
+		r.opened = make(chan struct{})
+	}
 }
 
 func (r *route) RoundTrip(req *http.Request) (*http.Response, error) {
 	r.mu.Lock()
-	target, next := r.target, r.next
+	target, next, opened := r.target, r.next, r.opened
 	r.mu.Unlock()
-	if next == nil {
+	switch {
+	case next == nil && r.holds:
+		select {
+		case <-opened:
+			return r.RoundTrip(req)
+		case <-req.Context().Done():
+			return nil, req.Context().Err()
+		}
+	case next == nil:
 		return nil, errRefused
 	}
 	req = req.Clone(req.Context())
@@ -113,22 +131,24 @@ func (s shown) await(t *testing.T, step string, want map[string]string) {
 }
 
 // TestServerRestored: etcd is restored from an older snapshot. client-go's informers watch on
-// from their old version and keep lost objects. An Audit reports the cache of one that is back
-// before the new history has passed its version, and of one that is back later. Relist makes
-// both equal to the API server, as a new informer is after a restart.
+// from their old version and keep lost objects. EndSilentWatches makes the cache of one whose watch
+// was refused until the restore equal to the API server, and after two silent watches that of one whose
+// watch was only late. An Audit reports the cache of one whose watches have no bound, and of one
+// that is back when the new history has passed its version. Relist makes both equal to the API
+// server, as a new informer is after a restart.
 //
-// In a failure, "early" is the informer whose connection is back before the new writes, and "late"
-// the other one. Compare the two lists of names and versions: an object that is in the cache alone
+// In a failure, "early" is the informer whose watch was refused, "silent" the one with a short silence,
+// "held" the one without a bound, and "late" the one that is back after new writes. Compare the two lists of names and versions: an object that is in the cache alone
 // was lost by the restore, and one in the API server alone was written after it.
 //
-// Proves I5 and I6.
+// Proves I4, I5 and I6.
 func TestServerRestored(t *testing.T) {
 	testserver.Needed(t)
 	t.Parallel()
 	data, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup")
 	var server *testserver.Server
 	var client kubernetes.Interface
-	var late, early route
+	routes := map[string]*route{"early": {}, "late": {}, "held": {holds: true}, "silent": {holds: true}}
 	start := func() {
 		t.Helper()
 		var err error
@@ -141,8 +161,9 @@ func TestServerRestored(t *testing.T) {
 	}
 	stop := func() {
 		t.Helper()
-		late.close()
-		early.close()
+		for _, r := range routes {
+			r.close()
+		}
 		if err := server.Stop(); err != nil {
 			t.Fatal(err)
 		}
@@ -177,12 +198,12 @@ func TestServerRestored(t *testing.T) {
 	}
 	start()
 	create("other", "lost", 50)
-	late.to(t, server.Config())
-	early.to(t, server.Config())
 	configs, followers := map[string]*rest.Config{}, map[string]shown{}
-	for name, r := range map[string]*route{"early": &early, "late": &late} {
+	silences := map[string]time.Duration{"held": -1, "silent": 3 * time.Second}
+	for name, r := range routes {
+		r.to(t, server.Config())
 		configs[name] = &rest.Config{Host: "http://" + name + ".invalid", Transport: r, QPS: -1}
-		configs[name].Wrap(informer.EndSilentWatches(0))
+		configs[name].Wrap(informer.EndSilentWatches(silences[name]))
 		followers[name] = show(t, typedClient(t, configs[name]), "g")
 	}
 	set := &informer.Set{Timeout: time.Minute}
@@ -247,7 +268,9 @@ func TestServerRestored(t *testing.T) {
 		}
 		panic("unreachable")
 	}
-	early.to(t, server.Config())
+	for _, name := range []string{"early", "silent", "held"} {
+		routes[name].to(t, server.Config())
+	}
 	relist := func(name string) {
 		t.Helper()
 		if err := set.Relist(name); err != nil {
@@ -255,12 +278,15 @@ func TestServerRestored(t *testing.T) {
 		}
 		followers[name].await(t, "listed again", list("g"))
 	}
-	if d := audit("early"); d.Key != "" {
+	if d := audit("held"); d.Key != "" {
 		t.Errorf("the Audit reports %v, want the whole cache", d)
 	}
-	relist("early")
+	relist("held")
+	for _, name := range []string{"early", "silent"} {
+		followers[name].await(t, name, list("g"))
+	}
 	create("other", "new-other", 150)
-	late.to(t, server.Config())
+	routes["late"].to(t, server.Config())
 	create("g", "after", 1) // its event passes the version of the audit's lists
 	if d := audit("late"); d.Key == "" {
 		t.Errorf("the Audit reports %v, want an object", d)

@@ -19,8 +19,10 @@ const defaultSilence = 3 * time.Minute
 // The API server sends a bookmark about once a minute to a watch that asks for bookmarks, as
 // informers do. If a watch that is being read brings no byte for the time silence, the
 // transport ends it as a server does, and logs a line. The informer then watches again from
-// its last resource version, without a list. A watch that gets no response at all is treated
-// the same. client-go alone asks the server to end a watch after 5 to 10 minutes, and waits for
+// its last resource version. A watch that gets no response at all is treated the same. If two
+// watches in a row of an informer of a [Set] bring no byte after their responses, it lists again:
+// etcd may have been restored from a backup, and an API server at an earlier version sends such a
+// watch no event. client-go alone asks the server to end a watch after 5 to 10 minutes, and waits for
 // that without limit. 0 means 3m. A negative value disables the timeout. Do not set a
 // second or less: an informer lists again if a watch ends that early without an event.
 //
@@ -28,13 +30,15 @@ const defaultSilence = 3 * time.Minute
 // sends it again, after pauses that grow from 0.8 to 60s. They end with the request's context.
 // client-go's own pauses do not, so that an informer would outlast its stop by up to a minute.
 // A response to any request of the config ends the pauses of those that did not reach it: after
-// an outage the caches are fresh a second or two after a leader's next renewal. If an informer's
+// an outage the caches are fresh a second or two after a leader's next renewal. When such a watch
+// is accepted, the transport lists one object: if the API server is at an earlier version than
+// the watch, etcd was restored, and the informer lists again. If an informer's
 // requests fail, a line of log has the reason within 10s, and again each minute. A watch
 // that no informer sends is sent again only if it has sendInitialEvents.
 //
 // It concerns all watches of the config, not only the watches of informers. A watch that does
 // not ask for bookmarks, and one of an aggregated API server without bookmarks, ends after each
-// silence. client-go itself repeats a watch that gets no response, up to 10 times. Other
+// silence, and the informer lists after each second one. client-go itself repeats a watch that gets no response, up to 10 times. Other
 // requests pass unchanged, lists too. [Set.Check], [Set.LastEvents] and [Set.Relist] need the
 // transport in the config of the informers' client. A nil transport means
 // http.DefaultTransport.

@@ -103,6 +103,7 @@ func (m *campaign) readAgain(ctx context.Context) error {
 			return m.lasts(&m.unreadSince, "get", err)
 		}
 		m.unreadSince = time.Time{} // an outage is waited out
+		m.unauthorized("get", err)
 	}
 	return nil
 }
@@ -150,6 +151,7 @@ func (m *campaign) claimOnce(ctx context.Context, lease *coordinationv1.Lease) (
 			return nil, m.lasts(&m.refusedSince, verbOf(lease), err)
 		}
 		m.refusedSince = time.Time{}
+		m.unauthorized(verbOf(lease), err)
 	}
 	return nil, nil
 }
@@ -167,14 +169,26 @@ func (m *campaign) lasts(since *time.Time, verb string, err error) error {
 	if since.IsZero() {
 		*since = time.Now()
 	}
-	if !m.logged {
-		m.logged = true
-		m.logger.Info("Cannot use the Lease, trying again", "verb", verb, "err", tenure.Printable(err), "startTimeout", m.StartTimeout)
-	}
+	m.tell(verb, err, "startTimeout", m.StartTimeout)
 	if time.Since(*since) >= m.StartTimeout {
 		return m.unusable(verb, err)
 	}
 	return nil
+}
+
+// unauthorized logs that the credentials are no longer accepted, which may need a person.
+func (m *campaign) unauthorized(verb string, err error) {
+	if apierrors.IsUnauthorized(err) {
+		m.tell(verb, err)
+	}
+}
+
+// tell logs the first problem.
+func (m *campaign) tell(verb string, err error, values ...any) {
+	if !m.logged {
+		m.logged = true
+		m.logger.Info("Cannot use the Lease, trying again", append([]any{"verb", verb, "err", tenure.Printable(err)}, values...)...)
+	}
 }
 
 // errStrategy is the error for a Lease with a strategy: the coordinated leader election
@@ -279,7 +293,7 @@ func (c *candidate) sleep(ctx context.Context, until time.Time) (woken bool) {
 // API server's own but e.g. a proxy's, it is an outage.
 func (c *candidate) isRefusal(err error) bool {
 	ours := errors.Is(err, errShortened) || errors.Is(err, errNoTermLeft) || errors.Is(err, errNotLeads) || errors.Is(err, errElsewhere)
-	return ours && !apierrors.IsUnexpectedServerError(err) || tenure.IsRefusal(err, c.elector.Namespace)
+	return ours && !apierrors.IsUnexpectedServerError(err) || tenure.IsRefusal(err, c.elector.Namespace, c.reached)
 }
 
 func earliest(a, b time.Time) time.Time {

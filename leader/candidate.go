@@ -44,7 +44,7 @@ type candidate struct {
 	foreign *coordinationv1.Lease      // the last version of the watch that is not this Run's, or was deleted
 	leading *term                      // nil while campaigning
 
-	reached bool // a read or a conflict has reached the API server; only acquire uses it
+	reached bool // a read or a conflict has reached the API server; only the goroutine of Run uses it
 	sees    bool // the last value of Metrics.LeaderSeen; only the goroutine of Run uses it
 }
 

@@ -47,7 +47,18 @@ func (c *candidate) renew(ctx context.Context, t *term) {
 	}
 }
 
-var errTaken = errors.New("the Lease is another's")
+var (
+	errTaken  = errors.New("the Lease is another's")
+	errEdited = errors.New("the Lease has a record of this replica that is not its last one: it was edited, or etcd was restored")
+)
+
+// notHeld returns why the record is not this Run's.
+func (c *candidate) notHeld(lease *coordinationv1.Lease) error {
+	if lease != nil && lease.Annotations[runAnnotation] == c.run && ptr.Deref(lease.Spec.HolderIdentity, "") == c.identity {
+		return errEdited
+	}
+	return errTaken
+}
 
 // renewOnce writes one renewal. A conflict has three causes: an own attempt whose
 // response was lost, a change of the metadata, or another holder. Another holder ends
@@ -78,9 +89,10 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 			return err
 		}
 		if !c.holds(lease) || lease.UID != t.LeaseUID {
-			t.failed(errTaken)
+			err := c.notHeld(lease)
+			t.failed(err)
 			t.End()
-			return errTaken
+			return err
 		}
 	}
 }

@@ -157,7 +157,8 @@ type Elector struct {
 
 	// StartTimeout bounds how long Run retries with a Lease that it cannot use: no call
 	// has succeeded after the start, or the API server keeps rejecting reads of the
-	// Lease, or writes while it is free. A later outage is waited out. 0 means 20s.
+	// Lease, or writes while it is free. A later outage, also a 401, is waited out.
+	// 0 means 20s.
 	StartTimeout time.Duration
 	// DrainTimeout bounds how long the Lease is renewed while lead runs, after the context
 	// of Run is done. It must exceed the time that lead grants its own work, such as the GracePeriod

@@ -48,6 +48,11 @@ func TestStartTimeout(t *testing.T) {
 			want: []string{"create leases.coordination.k8s.io ns/controller", "RBAC says no", "resources: [leases], verbs: [create]"},
 		},
 		{
+			name:   "unauthorized",
+			faults: func(string, string) fault { return fault{Err: apierrors.NewUnauthorized("Unauthorized")} },
+			want:   []string{"get leases.coordination.k8s.io ns/controller", "Unauthorized"},
+		},
+		{
 			name: "no namespace",
 			faults: func(verb, _ string) fault {
 				if verb == "create" {
@@ -201,6 +206,59 @@ func TestOutageWhileLeading(t *testing.T) {
 	})
 }
 
+// TestUnauthorized: a token that expires and is replaced is an outage, for a leader and for a
+// standby, and one line shows it. client-go reads the new token from the file.
+func TestUnauthorized(t *testing.T) {
+	for name, verb := range map[string]string{"all": "", "reads": "get", "claims": "update"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store) {
+				e, c := s.elector("a")
+				logs := testlog.New()
+				terms, ended := make(chan context.Context, 10), make(chan error, 1)
+				ctx, stop := context.WithCancel(logs.Context(t.Context()))
+				defer stop()
+				go func() {
+					ended <- e.Run(ctx, func(ctx context.Context) error {
+						terms <- ctx
+						return untilDone(ctx)
+					})
+				}()
+				first := <-terms
+				c.On(func(v, _ string) fault {
+					if verb == "" || v == verb {
+						return fault{Err: apierrors.NewUnauthorized("Unauthorized")}
+					}
+					return fault{}
+				})
+				if verb == "get" { // a renewal does not read
+					s.edit(t, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("b") })
+				}
+				time.Sleep(10 * time.Minute)
+				if first.Err() == nil {
+					t.Error("the term has not ended")
+				}
+				if lines := logs.Find("Cannot use the Lease, trying again"); len(lines) != 1 {
+					t.Errorf("%d lines of log about the problem, want 1: %v", len(lines), lines)
+				}
+				c.On(nil)
+				began := time.Now()
+				select {
+				case <-terms:
+				case err := <-ended:
+					t.Fatalf("Run() = %v, want a term", err)
+				}
+				if took := since(began); took > 2*retryPeriod {
+					t.Errorf("the next term began after %v, want within 2 RetryPeriods", took)
+				}
+				stop()
+				if err := <-ended; err != nil {
+					t.Errorf("Run() = %v, want nil", err)
+				}
+			})
+		})
+	}
+}
+
 // fromProxy is the error that client-go makes of a response without a Status.
 func fromProxy(code int) error {
 	return apierrors.NewGenericServerResponse(code, "get", coordinationv1.Resource("leases"), leaseName, http.StatusText(code), 0, true)
@@ -335,6 +393,17 @@ func TestLossIsExplained(t *testing.T) {
 				l.Annotations = nil
 			})
 		}, "the Lease is another's"},
+		{"taken by client-go's elector", func(t *testing.T, s *store, _ *client) {
+			s.edit(t, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("b") }) // it keeps the annotation
+		}, "the Lease is another's"},
+		{"edited", func(t *testing.T, s *store, _ *client) {
+			s.edit(t, func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](7) })
+		}, "the Lease has a record of this replica that is not its last one: it was edited, or etcd was restored"},
+		{"restored", func(_ *testing.T, s *store, _ *client) {
+			restore := s.Backup()
+			time.Sleep(10 * retryPeriod)
+			restore(0)
+		}, "the Lease has a record of this replica that is not its last one: it was edited, or etcd was restored"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {

@@ -98,7 +98,7 @@ func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 			t.failed(errors.New("the Lease was deleted"))
 			t.End()
 		case same && numberOf(lease) > t.Number:
-			t.failed(errTaken)
+			t.failed(c.notHeld(lease))
 			t.End()
 		case !own:
 			t.renewAtOnce()

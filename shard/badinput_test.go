@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -132,6 +133,33 @@ func TestForeignLease(t *testing.T) {
 		}
 		if moves := j.moves(); moves != 0 {
 			t.Errorf("%d calls of work", moves)
+		}
+	})
+}
+
+// TestUnauthorized: a replica whose token has expired and is replaced joins again. If its token
+// was never accepted, Run returns an error after StartTimeout.
+func TestUnauthorized(t *testing.T) {
+	unauthorized := func(string, string) fault { return fault{Err: apierrors.NewUnauthorized("Unauthorized")} }
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		replicas := startAll(t, s, j, 2, 8, 0)
+		replicas[0].client.On(unauthorized)
+		time.Sleep(10 * time.Minute)
+		if err := replicas[0].Status().Err; !apierrors.IsUnauthorized(err) {
+			t.Errorf("Status().Err = %v, want Unauthorized", err)
+		}
+		replicas[0].client.On(nil)
+		settle()
+		j.expect(t, 2, 8)
+	})
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		g := s.group("a", 4)
+		g.Leases.(*client).On(unauthorized)
+		r := j.start(t, g, 0)
+		began := time.Now()
+		<-r.ended
+		if took := time.Since(began); !apierrors.IsUnauthorized(r.err) || took < 20*time.Second || took > 30*time.Second {
+			t.Errorf("Run() = %v after %v, want Unauthorized after StartTimeout", r.err, took)
 		}
 	})
 }
@@ -395,27 +423,55 @@ func TestEdited(t *testing.T) {
 }
 
 // TestRestored: after etcd was restored to an earlier state, the replicas join again and all
-// shards have owners.
+// shards have owners. The versions go on from the backup's or, with etcdutl's flag
+// --bump-revision, from a later one.
 func TestRestored(t *testing.T) {
-	bubble(t, func(t *testing.T, s *store, j *judge) {
-		replicas := startAll(t, s, j, 3, 8, 0)
-		restore := s.Backup()
-		fourth := j.start(t, s.group("r03", 8), 0)
-		time.Sleep(10 * time.Minute)
-		j.mu.Lock()
-		j.lenient = true // owners can overlap, and terms repeat
-		j.mu.Unlock()
-		restore()
-		time.Sleep(leaseDuration + 10*retryPeriod)
-		synctest.Wait()
-		j.mu.Lock()
-		j.lenient = false
-		j.mu.Unlock()
-		j.expect(t, 4, 8)
-		for _, r := range append(replicas, fourth) {
-			if err := r.stop(); err != nil {
-				t.Error(err)
-			}
+	version := func(s *store) int {
+		events := s.Events()
+		n, err := strconv.Atoi(events[len(events)-1].Lease().ResourceVersion)
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
+		return n
+	}
+	for name, raised := range map[string]func(lost int) int{
+		"from the backup's":              func(int) int { return 0 },
+		"from those after the last list": func(lost int) int { return lost - 8 },
+		"from the last one":              func(lost int) int { return lost },
+		"from a much later one":          func(int) int { return 1e9 },
+	} {
+		for when, joined := range map[string]bool{"of the replicas": true, "of the table alone": false} {
+			t.Run(name+", a backup "+when, func(t *testing.T) {
+				bubble(t, func(t *testing.T, s *store, j *judge) {
+					var replicas []*replica
+					if joined {
+						replicas = startAll(t, s, j, 3, 8, 0)
+					} else if err := startAll(t, s, j, 1, 8, 0)[0].stop(); err != nil {
+						t.Error(err)
+					}
+					restore, backup := s.Backup(), version(s)
+					if !joined {
+						replicas = startAll(t, s, j, 3, 8, 0)
+					}
+					replicas = append(replicas, j.start(t, s.group("r03", 8), 0))
+					time.Sleep(4 * time.Minute)
+					j.mu.Lock()
+					j.lenient = true // owners can overlap, and terms repeat
+					j.mu.Unlock()
+					restore(raised(version(s) - backup))
+					time.Sleep(leaseDuration + 10*retryPeriod)
+					synctest.Wait()
+					j.mu.Lock()
+					j.lenient = false
+					j.mu.Unlock()
+					j.expect(t, 4, 8)
+					for _, r := range replicas {
+						if err := r.stop(); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			})
+		}
+	}
 }

@@ -124,7 +124,7 @@ type Group struct {
 
 	// StartTimeout bounds how long Run retries if it cannot join the group: no call has
 	// succeeded after the start, or the API server keeps rejecting requests. A later
-	// outage is waited out. 0 means 20s.
+	// outage, also a 401, is waited out. 0 means 20s.
 	StartTimeout time.Duration
 	// DrainTimeout bounds how long work may run after the context of Run is done. It must
 	// exceed the time that work grants its own parts, such as the GracePeriod of a

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -147,10 +148,19 @@ func newer(a, b string) bool {
 	return err != nil || order > 0
 }
 
+// older reports whether version a is earlier than b. An empty one is not comparable.
+func older(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
+}
+
 // list reads all Leases of the group.
 func (r *replica) list(ctx context.Context) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.CallTimeout)
 	defer cancel()
+	r.mu.Lock()
+	floor := r.floorLocked()
+	r.mu.Unlock()
 	list, err := r.client.List(ctx, metav1.ListOptions{LabelSelector: r.selector()})
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,6 +168,9 @@ func (r *replica) list(ctx context.Context) (version string, err error) {
 	r.wakeUp()
 	if err != nil {
 		return "", err
+	}
+	if r.wentBackLocked(list, floor) {
+		r.forgetLocked()
 	}
 	r.listed = true
 	present, tabled := map[types.UID]bool{}, false
@@ -183,6 +196,39 @@ func (r *replica) list(ctx context.Context) (version string, err error) {
 	return list.ResourceVersion, nil
 }
 
+// floorLocked returns the latest version that this replica has seen. The version of a list that
+// begins now is not older.
+func (r *replica) floorLocked() string {
+	floor := r.sighted
+	if newer(r.tableVersion, floor) {
+		floor = r.tableVersion
+	}
+	for _, m := range r.members {
+		if m.lease != nil && newer(m.lease.ResourceVersion, floor) {
+			floor = m.lease.ResourceVersion
+		}
+	}
+	return floor
+}
+
+// wentBackLocked reports whether a list shows that etcd was restored: it is older than the floor
+// at its beginning, or it is not older than a seen version of a Lease and has an older one.
+func (r *replica) wentBackLocked(list *coordinationv1.LeaseList, floor string) bool {
+	// Another list may have shown it first.
+	if older(list.ResourceVersion, floor) && older(list.ResourceVersion, r.floorLocked()) {
+		return true
+	}
+	return slices.ContainsFunc(list.Items, func(lease coordinationv1.Lease) bool {
+		seen := ""
+		if m := r.members[lease.UID]; lease.Name == r.name {
+			seen = r.tableVersion
+		} else if m != nil && m.lease != nil {
+			seen = m.lease.ResourceVersion
+		}
+		return older(lease.ResourceVersion, seen) && !older(list.ResourceVersion, seen)
+	})
+}
+
 func (r *replica) selector() string {
 	return labels.SelectorFromSet(labels.Set{groupLabel: r.name}).String()
 }
@@ -191,18 +237,11 @@ func (r *replica) selector() string {
 // is no watch, lists replace it.
 func (r *replica) watch(ctx context.Context) {
 	first, limit := r.RetryPeriod/4, 16*r.RetryPeriod
-	delay, next, last := first, time.Time{}, ""
+	delay, next := first, time.Time{}
 	for ctx.Err() == nil {
 		version, err := r.list(ctx)
 		if ctx.Err() == nil {
 			r.note("list", err)
-		}
-		if order, invalid := resourceversion.CompareResourceVersion(version, last); err == nil && invalid == nil && order < 0 {
-			r.forget()
-			version, err = r.list(ctx)
-		}
-		if err == nil {
-			last = version
 		}
 		if err == nil && !time.Now().Before(next) {
 			var lasted time.Duration
@@ -228,16 +267,13 @@ func (r *replica) watch(ctx context.Context) {
 	}
 }
 
-// forget forgets the view and ends the epoch, because a list is older than an earlier one:
-// etcd was restored.
-func (r *replica) forget() {
+// forgetLocked forgets the view and ends the epoch, because etcd was restored.
+func (r *replica) forgetLocked() {
 	r.logger.Info("The API server returned an earlier version of the Leases than before, joining again")
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.epoch != nil {
 		r.epoch.End()
 	}
-	r.table, r.tableErr, r.tableVersion, r.tableAbsent, r.listed = nil, nil, "", time.Time{}, false
+	r.table, r.tableErr, r.tableVersion, r.tableAbsent, r.sighted = nil, nil, "", time.Time{}, ""
 	clear(r.members)
 	clear(r.spent)
 }

@@ -105,7 +105,7 @@ func (r *replica) join(ctx context.Context) (*epoch, error) {
 		switch {
 		case errors.As(err, &fatal):
 			return nil, err
-		case r.reached && (err == nil || !isRefusal(err, r.namespace)):
+		case r.reached && (err == nil || !isRefusal(err, r.namespace, r.reached)):
 			since = time.Time{}
 		case since.IsZero():
 			since = time.Now()
@@ -370,7 +370,7 @@ func (r *replica) note(activity string, err error) {
 
 // isRefusal reports whether a retry gets the same response. If the response is not the API
 // server's own but e.g. a proxy's, it is an outage.
-func isRefusal(err error, namespace string) bool {
+func isRefusal(err error, namespace string, accepted bool) bool {
 	foreign := apierrors.IsAlreadyExists(err) && !apierrors.IsUnexpectedServerError(err) // a Lease without the group's label
-	return foreign || errors.Is(err, errShortened) || tenure.IsRefusal(err, namespace)
+	return foreign || errors.Is(err, errShortened) || tenure.IsRefusal(err, namespace, accepted)
 }

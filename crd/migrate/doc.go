@@ -35,8 +35,8 @@
 //   - VM4: If the process dies at any request, the next Migrator continues, and reaches the same
 //     result.
 //   - VM5: If an object cannot be written, or would lose a field under the conversion None, Once
-//     returns an error that counts such objects and names the first ten. The others are migrated, and
-//     status.storedVersions stays.
+//     returns an error that counts such objects and names the first ten, except as under Caveats. The
+//     others are migrated, and status.storedVersions stays.
 //   - VM6: If a version is not served during a call of Once that returns nil, the version can be
 //     removed, and no manager's next apply fails because of the removal.
 //   - VM7: If Helm or OLM manages the definition, or the live one has a version after those of the
@@ -58,6 +58,8 @@
 //     renames a field, its manager owns the new one after its next apply.
 //   - A conversion webhook must keep all fields in both directions. If it drops a field, the
 //     migration loses the value, and no error shows it.
+//   - If the conversion webhook rejects an object, and the API server cannot list in a stored version
+//     without it either, such as one that is not served, Once returns the error of the list.
 //   - It creates no StorageVersionMigration of Kubernetes, because that ends at the first object
 //     that is not valid, and leaves managedFields. Both may run at once.
 //   - It keeps its progress in an annotation and a condition of the definition.

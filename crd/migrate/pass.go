@@ -188,19 +188,41 @@ func (p *pass) settle(ctx context.Context) error {
 	return p.save(ctx)
 }
 
+// listed returns the versions to list in, in their order. A list in the storage version fails if
+// the conversion webhook rejects one of the objects, and does not name it. A list in a stored
+// version needs no conversion of the objects in it.
+func (p *pass) listed() []string {
+	versions := []string{p.storage.name}
+	for _, version := range p.stored {
+		if version != p.storage.name && p.definition.serves(version) {
+			versions = append(versions, version)
+		}
+	}
+	return versions
+}
+
 // pages migrates all objects.
 func (p *pass) pages(ctx context.Context) error {
-	client := p.m.Client.Resource(p.definition.resource.WithVersion(p.storage.name))
-	seen := "" // the last object that this pass has handled
+	versions := p.listed()
+	var rejected error // of the list in the storage version
+	seen := ""         // the last object that this pass has handled
 	most := orDefault(p.m.page, defaultPage)
 	limit := min(most, firstPage)
 	for token := ""; ; {
 		var page *unstructured.UnstructuredList
 		err := p.retry(ctx, "list", p.definition.resource.String(), func(ctx context.Context) (err error) {
-			page, err = client.List(ctx, metav1.ListOptions{Limit: limit, Continue: token})
+			page, err = p.m.Client.Resource(p.definition.resource.WithVersion(versions[0])).List(ctx, metav1.ListOptions{Limit: limit, Continue: token})
 			return err
 		})
+		if isRejection(err) && rejected == nil {
+			rejected = err
+		}
 		switch {
+		case isRejection(err) && len(versions) > 1:
+			versions = versions[1:] // for the rest of the pass
+			continue
+		case isRejection(err):
+			return fmt.Errorf("migrate: list %s: %w", p.definition.resource, rejected)
 		case apierrors.IsResourceExpired(err) && token != "":
 			token, p.last = "", "" // the objects up to seen are skipped
 			continue
@@ -307,6 +329,19 @@ func (p *pass) object(ctx context.Context, obj *unstructured.Unstructured) error
 func (p *pass) write(ctx context.Context, key string, obj *unstructured.Unstructured) error {
 	client := p.m.Client.Resource(p.definition.resource.WithVersion(p.storage.name)).Namespace(obj.GetNamespace())
 	rewrite := p.rewrite
+	if obj.GroupVersionKind().Version != p.storage.name { // see listed
+		name := obj.GetName()
+		err := p.retry(ctx, "get", key, func(ctx context.Context) (err error) {
+			obj, err = client.Get(ctx, name, metav1.GetOptions{})
+			return err
+		})
+		switch {
+		case kube.IsGone(err, name):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
 	for range maxConflict {
 		var entries []metav1.ManagedFieldsEntry
 		replaces := p.hasStale(obj)

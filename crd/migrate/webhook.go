@@ -56,6 +56,11 @@ func isOutage(err error) bool {
 	return false
 }
 
+// isRejection reports whether the conversion webhook has responded that it cannot convert an object.
+func isRejection(err error) bool {
+	return failedConversion(err) != "" && !isTransient(err)
+}
+
 // retry calls a request for objects until the API server can handle it, or ctx is done. If the API
 // server cannot call the conversion webhook, the condition has the reason Waiting meanwhile. An error of
 // the condition is not returned, because the next step of the pass finds it.
@@ -84,7 +89,7 @@ func (p *pass) name(err error) error {
 	switch {
 	case failedConversion(err) == "":
 		return err
-	case isOutage(err) || apierrors.IsTooManyRequests(err):
+	case !isRejection(err):
 		return fmt.Errorf("the conversion webhook %s fails: repair it, or spec.conversion of the definition: %w", p.definition.webhook, err)
 	}
 	return fmt.Errorf("the conversion webhook %s cannot convert the object: correct the webhook or the object: %w", p.definition.webhook, err)

@@ -283,42 +283,70 @@ func TestServerWebhookOutageAtList(t *testing.T) {
 	c.check("after the outage", []string{".spec.a", ".spec.gone", ".spec.old"}, "v1alpha1", "v1")
 }
 
-// The webhook cannot convert one object. The others are migrated.
+// The webhook cannot convert some objects. The others are migrated, also if the API server cannot fill
+// its cache because of those objects, which is so after a change of the storage version.
 //
 // Proves VM5.
 func TestServerWebhookRejects(t *testing.T) {
 	t.Parallel()
-	k, w := installConverted(t)
-	c := newConverted(k, 4)
-	k.store("v1", true)
-	if _, err := k.at("v1").List(t.Context(), metav1.ListOptions{}); err != nil { // which fills the cache of the API server
-		t.Fatal(err)
-	}
-	w.set(func(desired string, objects []any) (int, []any, string) {
-		var all []any
-		for _, object := range objects {
-			if name := object.(m)["metadata"].(m)["name"]; name == "x-1" {
-				return http.StatusOK, nil, "spec.old is not a color"
+	for name, tt := range map[string]struct {
+		rejected []string
+		filled   bool // the cache of the API server was, before the webhook rejects them
+	}{
+		"one, in the cache":      {[]string{"x-1"}, true},
+		"one of the first page":  {[]string{"x-1"}, false},
+		"one of the last page":   {[]string{"x-9"}, false},
+		"one of each page":       {[]string{"x-1", "x-4", "x-9"}, false},
+		"all of the second page": {[]string{"x-2", "x-3", "x-4", "x-5"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k, w := installConverted(t)
+			c := newConverted(k, 12) // x-0, x-1, x-10, x-11, x-2 and so on
+			if tt.filled {
+				k.store("v1", true)
+				if _, err := k.at("v1").List(t.Context(), metav1.ListOptions{}); err != nil {
+					t.Fatal(err)
+				}
 			}
-			all = append(all, convert(desired, object))
-		}
-		return http.StatusOK, all, ""
-	})
-	_, err := k.migrator(k.client).Once(t.Context())
-	var blocked *migrate.BlockedError
-	want := k.namespace + "/x-1: the conversion webhook https://" + w.address + "/convert cannot convert the object: correct the webhook or the object: "
-	if !errors.As(err, &blocked) || blocked.Objects != 1 || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "spec.old is not a color") {
-		t.Errorf("got  %v\nwant %s", err, want)
+			w.set(func(desired string, objects []any) (int, []any, string) {
+				var all []any
+				for _, object := range objects {
+					if slices.Contains(tt.rejected, object.(m)["metadata"].(m)["name"].(string)) {
+						return http.StatusOK, nil, "spec.old is not a color"
+					}
+					all = append(all, convert(desired, object))
+				}
+				return http.StatusOK, all, ""
+			})
+			if !tt.filled {
+				k.store("v1", true)
+			}
+			migrator := k.migrator(k.client)
+			migrator.SetPage(4)
+			_, err := migrator.Once(t.Context())
+			var blocked *migrate.BlockedError
+			if !errors.As(err, &blocked) || blocked.Objects != len(tt.rejected) {
+				t.Fatalf("got  %v\nwant a BlockedError of %q", err, tt.rejected)
+			}
+			_, reason, message := k.condition()
+			for _, name := range tt.rejected {
+				want := k.namespace + "/" + name + ": the conversion webhook https://" + w.address + "/convert cannot convert the object: correct the webhook or the object: "
+				if !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "spec.old is not a color") {
+					t.Errorf("got  %v\nwant %s", err, want)
+				}
+				if reason != "Blocked" || !strings.Contains(message, want) {
+					t.Errorf("the condition is %s %s", reason, message)
+				}
+			}
+			equal(t, "storedVersions", []string{"v1alpha1", "v1"}, k.stored())
+			w.up()
+			(&crowd{kind: k, names: slices.DeleteFunc(slices.Clone(c.names), func(name string) bool { return slices.Contains(tt.rejected, name) })}).checkStored("v1")
+			k.once()
+			equal(t, "storedVersions after the repair", []string{"v1"}, k.stored())
+			c.check("after the repair", []string{".spec.a", ".spec.gone", ".spec.old"}, "v1alpha1", "v1")
+		})
 	}
-	equal(t, "storedVersions", []string{"v1alpha1", "v1"}, k.stored())
-	if status, reason, message := k.condition(); status != "False" || reason != "Blocked" || !strings.Contains(message, want) {
-		t.Errorf("the condition is %s %s %s", status, reason, message)
-	}
-	w.up()
-	(&crowd{kind: k, names: slices.DeleteFunc(slices.Clone(c.names), func(name string) bool { return name == "x-1" })}).checkStored("v1")
-	k.once()
-	equal(t, "storedVersions after the repair", []string{"v1"}, k.stored())
-	c.check("after the repair", []string{".spec.a", ".spec.gone", ".spec.old"}, "v1alpha1", "v1")
 }
 
 // The caveat of the package: a webhook that drops a field loses its value when the object is

@@ -28,6 +28,7 @@ type Informer struct {
 
 	mu       sync.Mutex // guards the fields below
 	relist   bool       // the next watch must expire
+	silent   int        // watches in a row that were answered and brought no data
 	end      func()     // ends the current watch; nil until the first
 	lists    lists
 	composed bool // the requests are those of parts
@@ -232,6 +233,36 @@ func (i *Informer) Watch(initial bool, end func()) (expired bool) {
 		i.end = end
 	}
 	return expired
+}
+
+// maxSilent is the number of watches in a row without data after which the informer lists. The API
+// server sends a bookmark about each minute, but after a restore of etcd no event and no bookmark up to
+// the version of the watch.
+const maxSilent = 2
+
+// Silent notes a watch that ended because it has brought no data since its response. If it returns
+// true, the next watch expires, so that the informer lists. For a nil Informer, it is a no-op.
+func (i *Informer) Silent() (lists bool) {
+	if i == nil {
+		return false
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.silent++; i.silent < maxSilent {
+		return false
+	}
+	i.silent, i.relist = 0, true
+	return true
+}
+
+// Heard notes the first data of a watch. For a nil Informer, it is a no-op.
+func (i *Informer) Heard() {
+	if i == nil {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.silent = 0
 }
 
 // touch notes activity and returns its time.

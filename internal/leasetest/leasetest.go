@@ -173,15 +173,16 @@ func (s *Store) Delete(name string, uid *types.UID) error {
 	}
 }
 
-// Backup returns a function that restores the present Leases and their version, and ends all
-// watches. UIDs are not used twice.
-func (s *Store) Backup() (restore func()) {
+// Backup returns a function that restores the present Leases and ends all watches. The version of
+// the Store is then bump higher than the present one, as after etcdutl snapshot restore
+// --bump-revision; the Leases keep theirs. UIDs are not used twice.
+func (s *Store) Backup() (restore func(bump int)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	version, leases := s.version, maps.Clone(s.leases)
-	return func() {
+	return func(bump int) {
 		s.mu.Lock()
-		s.version, s.leases, s.events = version, maps.Clone(leases), nil
+		s.version, s.leases, s.events = version+bump, maps.Clone(leases), nil
 		s.mu.Unlock()
 		for _, w := range s.Watches() {
 			w.Stop()

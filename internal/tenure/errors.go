@@ -14,9 +14,10 @@ func IsConflict(err error) bool {
 
 // IsRefusal reports whether a retry gets the same response. If the response is not the API
 // server's own but e.g. a proxy's, it is an outage. A create in a namespace that does not exist is
-// a 404 with the name of the namespace.
-func IsRefusal(err error, namespace string) bool {
-	return !apierrors.IsUnexpectedServerError(err) && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) ||
+// a 404 with the name of the namespace. accepted is true if the API server has accepted the
+// credentials before: then a 401 is an outage, because client-go reads a new token from its file.
+func IsRefusal(err error, namespace string, accepted bool) bool {
+	return !apierrors.IsUnexpectedServerError(err) && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) && !accepted ||
 		apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) ||
 		kube.IsGone(err, namespace))
 }

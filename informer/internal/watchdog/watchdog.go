@@ -67,13 +67,19 @@ func (w *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Method != http.MethodGet || req.URL == nil || !kube.IsWatch(req.URL) || !initial(req) && observed == nil {
 		return w.send(req, observed)
 	}
+	unreachable := false
 	backoff := wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second} // as client-go
 	for {
 		again := w.outage.wait() // before the request, so that no response is missed
 		resp, err := w.send(req, observed)
 		if !isRefused(resp, err) {
+			if unreachable && err == nil && resp.StatusCode == http.StatusOK && !initial(req) && w.wentBack(req) {
+				_ = resp.Body.Close()
+				return expired(req), nil
+			}
 			return resp, err
 		}
+		unreachable = unreachable || err != nil
 		after, shortest := backoff.Step(), time.Duration(0)
 		if resp != nil {
 			after = max(after, retryAfter(resp))
@@ -136,21 +142,26 @@ func (w *transport) roundTrip(req *http.Request, observed *alive.Informer) (*htt
 	resp, err := w.next.RoundTrip(req.WithContext(ctx))
 	timer.Stop()
 	if err != nil {
-		if w.ended(ctx, req.URL.Path) {
+		if w.ended(ctx, req.URL.Path, nil) {
 			err = errSilent // for a list too: client-go sends the watch again, which then expires
 		}
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = &watched{transport: w, body: resp.Body, ctx: ctx, cancel: cancel, timer: timer, path: req.URL.Path}
+	resp.Body = &watched{transport: w, body: resp.Body, ctx: ctx, cancel: cancel, timer: timer, path: req.URL.Path, observed: observed}
 	return resp, nil
 }
 
 // ended reports whether the transport ended the watch with the context ctx, and logs a silence.
-func (w *transport) ended(ctx context.Context, path string) bool {
+// If the watch has brought no data, mute is its informer.
+func (w *transport) ended(ctx context.Context, path string, mute *alive.Informer) bool {
 	cause := context.Cause(ctx)
 	if errors.Is(cause, errSilent) {
-		klog.FromContext(ctx).Info("The server was silent and the watch was ended", "path", kube.Printable(path, maxText), "silence", w.silence)
+		text := "The server was silent and the watch was ended"
+		if mute.Silent() {
+			text = "The server was silent in two watches, and the informer lists again"
+		}
+		klog.FromContext(ctx).Info(text, "path", kube.Printable(path, maxText), "silence", w.silence)
 		return true
 	}
 	return errors.Is(cause, errRelist)
@@ -178,6 +189,8 @@ type watched struct {
 	cancel context.CancelCauseFunc
 	timer  *time.Timer // cancels ctx
 	path   string
+
+	observed *alive.Informer // nil after data, or at the end
 }
 
 // Read reads from the body. If the transport ended the watch it returns io.EOF, as for a watch
@@ -186,8 +199,13 @@ func (w *watched) Read(p []byte) (int, error) {
 	w.timer.Reset(w.silence)
 	n, err := w.body.Read(p)
 	w.timer.Stop()
-	if err != nil && err != io.EOF && w.ended(w.ctx, w.path) {
+	if n > 0 {
+		w.observed.Heard()
+		w.observed = nil
+	}
+	if err != nil && err != io.EOF && w.ended(w.ctx, w.path, w.observed) {
 		err = io.EOF
+		w.observed = nil
 	}
 	return n, err
 }

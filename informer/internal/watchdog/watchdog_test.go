@@ -248,6 +248,9 @@ func TestRefused(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				sent, closed := 0, 0
 				next := server(func(req *http.Request) (*http.Response, error) {
+					if sent == 3 { // the check for a restore of etcd
+						return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody}, nil
+					}
 					if sent++; sent == 3 {
 						return streaming()(req)
 					}
@@ -426,6 +429,8 @@ func TestOutage(t *testing.T) {
 				var sent atomic.Int64
 				down := wrap(server(func(req *http.Request) (*http.Response, error) {
 					switch sent.Add(1); {
+					case !strings.HasSuffix(req.URL.String(), watch): // the check for a restore of etcd
+						return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody}, nil
 					case over.Load():
 						return streaming()(req)
 					case tt.err != nil:
@@ -548,6 +553,131 @@ func TestRelist(t *testing.T) {
 				t.Fatalf("the watch after it: %v, %v", third, err)
 			}
 			_ = third.Body.Close()
+		})
+	}
+}
+
+// TestMute: after two watches in a row that brought no byte before their silence, the next one
+// expires without a request, once. A byte, or a watch without a response, is no such watch.
+//
+// Proves I4.
+func TestMute(t *testing.T) {
+	const mute, byteOnce, noResponse = 'm', 'b', 'n'
+	for _, tt := range []struct {
+		watches string
+		expired int // the number of the last watch that expires; 0 for none
+		lists   int // that the log shows
+	}{
+		{"mmm", 3, 1}, {"mmmmm", 3, 2}, {"mmmmmm", 6, 2}, {"mbmm", 0, 1}, {"mbmmm", 5, 1}, {"mnmm", 4, 1}, {"bbbb", 0, 0}, {"nnnn", 0, 0},
+	} {
+		t.Run(tt.watches, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				logs := testlog.New()
+				ctx := alive.New(alive.Metrics{}).Context(logs.Context(t.Context()))
+				sent := 0
+				var kind rune
+				rt := watchdog.New(silence)(server(func(req *http.Request) (*http.Response, error) {
+					sent++
+					switch kind {
+					case byteOnce:
+						return streaming(time.Second)(req)
+					case noResponse:
+						<-req.Context().Done()
+						return nil, req.Context().Err()
+					}
+					return streaming()(req)
+				}))
+				expired := 0
+				for n, k := range tt.watches {
+					kind = k
+					resp, err := rt.RoundTrip(httptest.NewRequestWithContext(ctx, http.MethodGet, watch, http.NoBody))
+					if err != nil {
+						continue
+					}
+					if resp.StatusCode == http.StatusGone {
+						expired = n + 1
+						sent++
+					} else if _, err := readAll(resp.Body, 0); err != io.EOF {
+						t.Errorf("watch %d reads %v, want EOF", n+1, err)
+					} else if _, err := resp.Body.Read(make([]byte, 1)); err != io.EOF {
+						t.Errorf("watch %d reads %v again, want EOF", n+1, err)
+					}
+					_ = resp.Body.Close()
+				}
+				if expired != tt.expired || sent != len(tt.watches) {
+					t.Errorf("watch %d has expired, %d of %d were sent; want %d", expired, sent, len(tt.watches), tt.expired)
+				}
+				if lines := logs.Find("The server was silent in two watches, and the informer lists again"); len(lines) != tt.lists {
+					t.Errorf("the lines are %v, want %d", lines, tt.lists)
+				}
+			})
+		})
+	}
+}
+
+// TestWentBack: a watch that did not reach the API server, and is then accepted by one at an
+// earlier version, expires. Without an outage, no other request is sent.
+//
+// Proves I4.
+func TestWentBack(t *testing.T) {
+	const path = "/api/v1/namespaces/shop/pods?allowWatchBookmarks=true&fieldSelector=metadata.name%3Da&labelSelector=b&resourceVersion=5000&timeoutSeconds=300&watch=true"
+	dial := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	for _, tt := range []struct {
+		name    string
+		refused func() (*http.Response, error)
+		path    string
+		list    string // its body
+		code    int    // of the list
+		lists   int
+		expired bool
+	}{
+		{name: "restored", list: `{"kind":"PartialObjectMetadataList","metadata":{"resourceVersion":"4999"},"items":[]}`, lists: 1, expired: true},
+		{name: "the same version", list: `{"metadata":{"resourceVersion":"5000"}}`, lists: 1},
+		{name: "a later version", list: `{"metadata":{"resourceVersion":"10000"}}`, lists: 1},
+		{name: "no version", list: `{"metadata":{}}`, lists: 1},
+		{name: "no JSON", list: "k8s", lists: 1},
+		{name: "forbidden", list: `{"metadata":{"resourceVersion":"4999"}}`, code: 403, lists: 1},
+		{name: "too large", list: strings.Repeat(" ", 5<<20) + `{"metadata":{"resourceVersion":"4999"}}`, lists: 1},
+		{name: "no outage", refused: func() (*http.Response, error) { return nil, nil }},
+		{name: "overloaded", refused: func() (*http.Response, error) {
+			return &http.Response{StatusCode: 429, Header: http.Header{}, Body: http.NoBody}, nil
+		}},
+		{name: "a watch that begins with a list", path: initial + "&resourceVersion=5000"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sent, closed, lists := 0, false, 0
+				rt := watchdog.New(silence)(server(func(req *http.Request) (*http.Response, error) {
+					if req.URL.Query().Get("watch") == "" {
+						lists++
+						if got, want := req.URL.String(), "/api/v1/namespaces/shop/pods?fieldSelector=metadata.name%3Da&limit=1"; got != want {
+							t.Errorf("the list is %s, want %s", got, want)
+						}
+						return &http.Response{StatusCode: max(tt.code, 200), Body: io.NopCloser(strings.NewReader(tt.list))}, nil
+					}
+					if sent++; sent == 1 {
+						if tt.refused == nil {
+							return nil, dial
+						}
+						if resp, err := tt.refused(); resp != nil || err != nil {
+							return resp, err
+						}
+					}
+					return &http.Response{StatusCode: http.StatusOK, Body: &stream{ctx: req.Context(), closed: &closed}}, nil
+				}))
+				req := request(alive.New(alive.Metrics{}).Context(t.Context()), path)
+				if tt.path != "" {
+					req = request(req.Context(), tt.path)
+				}
+				resp, err := rt.RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if expired := resp.StatusCode == http.StatusGone; expired != tt.expired || closed != tt.expired || lists != tt.lists {
+					t.Errorf("status %d after %d lists, the watch is closed: %t; want expired: %t, %d lists", resp.StatusCode, lists, closed, tt.expired, tt.lists)
+				}
+				_ = resp.Body.Close()
+			})
 		})
 	}
 }
