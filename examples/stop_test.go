@@ -144,7 +144,7 @@ func TestServerStop(t *testing.T) {
 		{
 			page: "docs/from-controller-runtime.md", main: runConfig, replace: map[string]string{`":8080"`: `"127.0.0.1:0"`},
 			create: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"stop","name":"sized"},"data":{"size":"1"}}`, of: configMaps,
-			slow: "/namespaces/stop/configmaps/sized", last: "stop/sized-child", lease: "example-system/example-operator",
+			slow: "/namespaces/stop/configmaps/sized", last: "stop/sized-child", lease: "example-system/80807133.example.com",
 		},
 		{
 			page: "docs/from-client-go.md", main: runPieces, replace: map[string]string{
