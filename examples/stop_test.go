@@ -56,8 +56,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/controllerkit/controllerkit/informer"
@@ -75,16 +73,15 @@ func main() {
 	check(err)
 	m, err := collectors(config, prometheus.NewRegistry())
 	check(err)
-	client := kubernetes.NewForConfigOrDie(config)
-	pods := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace("stop")).Core().V1().Pods().Informer()
-	c := &controller{client: client, informer: pods, queue: newQueue(m)}
+	c, loop, err := readYourWrites(config, newQueue(m))
+	check(err)
 	check(c.watchPods(c.queue.(*queue.Queue[types.NamespacedName])))
 	set := &informer.Set{}
-	set.Add("pods", pods)
+	set.Add("pods", c.informer)
 	leases, err := leader.NewClient(config, "widgets-system")
 	check(err)
 	elector := &leader.Elector{Leases: leases, Namespace: "widgets-system", Name: "widgets-controller"}
-	check(runAll(m.Handler(), set, elector, c.loop()))
+	check(runAll(m.Handler(), set, elector, loop))
 }
 `
 
