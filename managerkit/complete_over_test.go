@@ -91,3 +91,18 @@ func TestRunReturnsErrorOfLoop(t *testing.T) {
 		t.Errorf("Run() = %v", err)
 	}
 }
+
+// A manager of Run opens no port for metrics, unless newManager asks for it.
+func TestRunOpensNoPort(t *testing.T) {
+	elector := &leader.Elector{Leases: fake.NewClientset().CoordinationV1().Leases("a"), Namespace: "a", Name: "b"}
+	enough := errors.New("enough")
+	err := managerkit.Run(t.Context(), elector, func(options manager.Options) (manager.Manager, error) {
+		if got := options.Metrics.BindAddress; got != "0" {
+			t.Errorf("Metrics.BindAddress = %q, want 0", got)
+		}
+		return nil, enough
+	})
+	if !errors.Is(err, enough) {
+		t.Errorf("Run() = %v, want %v", err, enough)
+	}
+}
