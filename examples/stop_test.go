@@ -2,7 +2,12 @@ package examples_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -51,19 +56,20 @@ func main() {
 const runPieces = `package main
 
 import (
+	"cmp"
 	"log"
 	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/queue"
 )
+
+var listen = cmp.Or(os.Getenv("LISTEN"), "127.0.0.1:0")
 
 func main() {
 	check := func(err error) {
@@ -75,16 +81,15 @@ func main() {
 	check(err)
 	m, err := collectors(config, prometheus.NewRegistry())
 	check(err)
-	client := kubernetes.NewForConfigOrDie(config)
-	pods := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace("stop")).Core().V1().Pods().Informer()
-	c := &controller{client: client, informer: pods, queue: newQueue(m)}
+	c, loop, err := readYourWrites(config, newQueue(m))
+	check(err)
 	check(c.watchPods(c.queue.(*queue.Queue[types.NamespacedName])))
 	set := &informer.Set{}
-	set.Add("pods", pods)
+	set.Add("pods", c.informer)
 	leases, err := leader.NewClient(config, "widgets-system")
 	check(err)
 	elector := &leader.Elector{Leases: leases, Namespace: "widgets-system", Name: "widgets-controller"}
-	check(runAll(m.Handler(), set, elector, c.loop()))
+	check(runAll(m.Handler(), set, elector, loop))
 }
 `
 
@@ -144,11 +149,11 @@ func TestServerStop(t *testing.T) {
 		{
 			page: "docs/from-controller-runtime.md", main: runConfig, replace: map[string]string{`":8080"`: `"127.0.0.1:0"`},
 			create: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"stop","name":"sized"},"data":{"size":"1"}}`, of: configMaps,
-			slow: "/namespaces/stop/configmaps/sized", last: "stop/sized-child", lease: "example-system/example-operator",
+			slow: "/namespaces/stop/configmaps/sized", last: "stop/sized-child", lease: "example-system/80807133.example.com",
 		},
 		{
 			page: "docs/from-client-go.md", main: runPieces, replace: map[string]string{
-				`":8080"`: `"127.0.0.1:0"`,
+				`":8080"`: `listen`,
 				"key types.NamespacedName) error { return nil }": `key types.NamespacedName) error {
 					_, err := c.client.CoreV1().ConfigMaps(key.Namespace).Apply(ctx, applycorev1.ConfigMap(key.Name, key.Namespace), metav1.ApplyOptions{FieldManager: "x"})
 					return err
@@ -160,6 +165,9 @@ func TestServerStop(t *testing.T) {
 		},
 	} {
 		bin := program(t, tc.page, tc.main, tc.replace) // before the calls, which have 3s to spare
+		if tc.main == runPieces {
+			t.Run("forbidden", func(t *testing.T) { forbidden(t, bin) })
+		}
 		t.Run(filepath.Base(tc.page), func(t *testing.T) {
 			t.Parallel()
 			if tc.lease == "" && tc.of == configMaps {
@@ -227,6 +235,68 @@ func TestServerStop(t *testing.T) {
 				t.Errorf("the Lease is held by %q, want it released\n%s", *holder, p.Tail(20))
 			}
 		})
+	}
+}
+
+// forbidden runs the program of docs/from-client-go.md without the right to list pods: it is not ready, and asks for
+// no Lease. Its metrics have the start of the process, which the alert about restarts needs.
+func forbidden(t *testing.T, bin string) {
+	var leases atomic.Int32
+	lists := make(chan struct{}, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(`{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"Forbidden","code":403}`))
+		switch {
+		case strings.Contains(r.URL.Path, "/leases"):
+			leases.Add(1)
+		case strings.HasSuffix(r.URL.Path, "/pods"):
+			lists <- struct{}{}
+		}
+	}))
+	t.Cleanup(server.Close)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	config := fmt.Sprintf(`{"clusters":[{"name":"a","cluster":{"server":%q}}],"contexts":[{"name":"a","context":{"cluster":"a"}}],"current-context":"a"}`, server.URL)
+	if err := os.WriteFile(kubeconfig, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	port, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := port.Addr().String()
+	if err := port.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := lab.StartProcess("/usr/bin/env", "KUBECONFIG="+kubeconfig, "LISTEN="+address, bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	for range 3 { // a watch, a list, and one after a delay: the parts run
+		select {
+		case <-lists:
+		case <-p.Ended():
+			t.Fatalf("the program ended:\n%s", p.Tail(20))
+		case <-time.After(time.Minute):
+			t.Fatalf("no list after a minute:\n%s", p.Tail(20))
+		}
+	}
+	for path, want := range map[string]string{"/readyz": "informers", "/metrics": "process_start_time_seconds"} {
+		resp, err := http.Get("http://" + address + path)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, p.Tail(20))
+		}
+		text, err := io.ReadAll(resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if path == "/readyz" && resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), want) {
+			t.Errorf("%s is %s without %q:\n%s", path, resp.Status, want, text)
+		}
+	}
+	if n := leases.Load(); n > 0 {
+		t.Errorf("%d requests about the Lease, want none", n)
 	}
 }
 

@@ -47,8 +47,8 @@
 //     declared order.
 //   - F8: If a [Plan] starts a step, a read after the step before it returned the same
 //     object, being deleted and with the finalizer.
-//   - F9: If a step is given up, GiveUpAfter has passed, it had a last try with half of
-//     its Timeout, and GaveUp returned nil.
+//   - F9: If a step is given up, GiveUpAfter has passed by the process's clock, it had a
+//     last try with half of its Timeout, and GaveUp returned nil.
 //   - F10: If a child changed after it was read, [Delete] returns a Conflict and the
 //     child stays.
 //   - F11: If [DeleteAll] returns Done, a complete list from the API server had no child.
@@ -66,5 +66,7 @@
 //     docs/finalizers.md, also for another name.
 //   - When the last finalizer is removed, the API server deletes the object and returns it
 //     with its previous resourceVersion. Wait for the deletion, not for that version.
+//   - A clock ahead of the API server's gives up a step earlier. One behind retries each
+//     second.
 //   - A Role needs the verb patch, list for [Remaining], and delete for [Delete].
 package finalizer

@@ -78,9 +78,9 @@ type Step[T metav1.Object] struct {
 	// Timeouts of all steps should fit into the reconcile's Timeout. 0 means 1m.
 	Timeout time.Duration
 
-	// GiveUpAfter is the time in deletion after which the step counts as done although it
-	// is not, after one last try. Its leftovers remain. A try counts only with at least
-	// half of the Timeout. 0 means never.
+	// GiveUpAfter is the time in deletion, by the process's clock, after which the step counts
+	// as done although it is not, after one last try. Its leftovers remain. A try counts only
+	// with at least half of the Timeout. 0 means never.
 	GiveUpAfter time.Duration
 }
 

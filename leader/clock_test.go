@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/leader"
 )
 
@@ -27,6 +31,27 @@ func withWall(e *leader.Elector) *wallClock {
 	w := &wallClock{}
 	e.SetWall(w.read)
 	return w
+}
+
+// TestClockSetForward: the line about the end of a term names a clock that was set forward.
+func TestClockSetForward(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		e, _ := s.elector("a")
+		wall := withWall(e)
+		var out lockedBuffer
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), testlog.Text(&out, 4)))
+		defer cancel()
+		err := e.Run(ctx, func(lead context.Context) error {
+			wall.jump(10 * time.Minute)
+			<-lead.Done()
+			synctest.Wait()
+			cancel()
+			return nil
+		})
+		if text := out.String(); err != nil || !strings.Contains(text, "Stopped leading") || !strings.Contains(text, "its clock was set forward") {
+			t.Errorf("Run() = %v, and the lines do not name the clock:\n%s", err, text)
+		}
+	})
 }
 
 // TestSuspend: a machine wakes up after a time that its monotonic clock did not

@@ -109,7 +109,7 @@ func (t *term) reason() error {
 	if err := t.unrenewed.Load(); err != nil {
 		return *err
 	}
-	return errors.New("no renewal has ended within RenewDeadline: the process was paused, or the API server has not responded")
+	return errors.New("no renewal has ended within RenewDeadline: the process was paused, its clock was set forward, or the API server has not responded")
 }
 
 // renewAtOnce requests a renewal before the next RetryPeriod.

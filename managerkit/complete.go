@@ -171,8 +171,9 @@ func (d *dispatch[request]) standby(b *builder.TypedBuilder[request], r crreconc
 	options.NeedLeaderElection = new(false)
 	options.SkipNameValidation = new(true)
 	options.LogConstructor = func(*request) logr.Logger { return logger.WithValues("standby", true) }
-	options.NewQueue = func(string, workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
+	options.NewQueue = func(name string, _ workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
 		defer close(d.beside)
+		d.loop.Metrics.ReconcileKeys(name, 0, 0) // as in newQueue
 		return &keeper[request]{standby.Queue{}, newPriorityQueue(queue.Config[request]{}), d.loop.Source("watch")}
 	}
 	_, err := b.WithOptions(options).WithEventFilter(predicate.Funcs{
@@ -204,6 +205,8 @@ func (d *dispatch[request]) newQueue(name string, limiter workqueue.TypedRateLim
 	if d.loop.Name == "" {
 		d.loop.Name = name
 	}
+	// Makes the series of the loop: its sources may never sync, and then it never runs.
+	d.loop.Metrics.ReconcileKeys(d.loop.Name, 0, 0)
 	if d.loop.Queue == nil {
 		provider, _ := d.loop.Metrics.(workqueue.MetricsProvider)
 		d.loop.Queue, d.made = NewQueue(queue.Config[request]{MetricsProvider: provider})(name, limiter), true

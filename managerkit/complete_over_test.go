@@ -7,9 +7,14 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -89,5 +94,52 @@ func TestRunReturnsErrorOfLoop(t *testing.T) {
 	})
 	if err := s.wait(t); err == nil || !strings.Contains(err.Error(), "Queue was shut down before the context was done") {
 		t.Errorf("Run() = %v", err)
+	}
+}
+
+// A manager of Run opens no port for metrics, unless newManager asks for it.
+func TestRunOpensNoPort(t *testing.T) {
+	elector := &leader.Elector{Leases: fake.NewClientset().CoordinationV1().Leases("a"), Namespace: "a", Name: "b"}
+	enough := errors.New("enough")
+	err := managerkit.Run(t.Context(), elector, func(options manager.Options) (manager.Manager, error) {
+		if got := options.Metrics.BindAddress; got != "0" {
+			t.Errorf("Metrics.BindAddress = %q, want 0", got)
+		}
+		return nil, enough
+	})
+	if !errors.Is(err, enough) {
+		t.Errorf("Run() = %v, want %v", err, enough)
+	}
+}
+
+// If no source of a controller syncs, its loop never runs. Its series exist all the same, on a standby
+// too, for the alert about a process that never works.
+func TestCompleteNeverWorks(t *testing.T) {
+	other := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}, Spec: coordinationv1.LeaseSpec{
+		HolderIdentity: ptr.To("other"), LeaseDurationSeconds: ptr.To[int32](3600), RenewTime: &metav1.MicroTime{Time: time.Now()},
+	}}
+	for name, test := range map[string]struct {
+		options manager.Options
+		warm    bool
+	}{
+		"mk-never-leads": {options: elected(t, &leader.Elector{Leases: fake.NewClientset(other).CoordinationV1().Leases("a"), Namespace: "a", Name: "b"}), warm: true},
+		"mk-never-syncs": {options: quiet()},
+	} {
+		mgr, err := manager.New(&rest.Config{Host: "http://127.0.0.1:1"}, test.options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := ctrl.NewControllerManagedBy(mgr).Named(name).For(&corev1.ConfigMap{})
+		err = managerkit.Complete(b, crreconcile.Func(func(context.Context, ctrl.Request) (ctrl.Result, error) { return ctrl.Result{}, nil }),
+			&reconcile.Controller[ctrl.Request]{}, controller.Options{CacheSyncTimeout: 10 * time.Millisecond, EnableWarmup: &test.warm})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := mgr.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "sync") {
+			t.Errorf("%s: Start() = %v, want an error about the sync", name, err)
+		}
+		if workers, ok := gather(t, name)["controller_workers"]; !ok || workers != 0 {
+			t.Errorf("%s: controller_workers is %v (there: %t), want 0", name, workers, ok)
+		}
 	}
 }

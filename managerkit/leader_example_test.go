@@ -74,7 +74,6 @@ func ExampleRun() {
 	go func() { stopped <- shared.Start(ctx) }()
 
 	err = managerkit.Run(ctx, elector, func(options manager.Options) (manager.Manager, error) {
-		options.Metrics.BindAddress = "0"
 		if err := managerkit.Share(&options, shared); err != nil {
 			return nil, err
 		}

@@ -47,6 +47,7 @@ import (
 //   - Controller.SkipNameValidation, because the controllers of all terms have the same
 //     names.
 //   - NewCache: the manager stops also while its cache is not filled yet.
+//   - Metrics.BindAddress "0": the manager opens no port for metrics. With "" it opens :8080.
 //
 // LeaderElection must stay off. Webhooks, probes, metrics and all else that also serves
 // on standbys must run outside of these managers. So may the cache, see [Share]: a
@@ -64,6 +65,7 @@ func Run(ctx context.Context, e *leader.Elector, newManager func(manager.Options
 	return e.Run(ctx, func(ctx context.Context) error {
 		options, cancel := termOptions(ctx)
 		defer cancel(nil)
+		options.Metrics.BindAddress = "0" // "" is :8080 without authentication
 		mgr, err := newManager(options)
 		if err != nil {
 			return fmt.Errorf("managerkit: newManager: %w", err)

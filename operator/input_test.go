@@ -200,6 +200,20 @@ func TestRulesAreSorted(t *testing.T) {
 	}
 }
 
+// TestRulesOfAnotherLease tests that the rules of leases name the Lease of Elector, such as that of the
+// manager that the operator replaces.
+func TestRulesOfAnotherLease(t *testing.T) {
+	op, err := operator.New(nowhere(), operator.Options{Name: "x", LeaseNamespace: "y"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	op.Elector.Name = "80807133.example.com"
+	_, leases := op.Rules()
+	if got, want := leases[0].ResourceNames, []string{op.Elector.Name}; !slices.Equal(got, want) {
+		t.Errorf("the rules name the Leases %q, want %q", got, want)
+	}
+}
+
 // TestTurns tests that namespaces take turns in the queue: an object of one does not wait for the many
 // of another.
 func TestTurns(t *testing.T) {

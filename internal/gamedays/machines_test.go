@@ -167,7 +167,7 @@ func machineRows() []situation {
 		{
 			name: "clock", title: "The clock jumps by ten minutes, forward on the leader and back on the standby", bound: 10 * time.Second,
 			do:     func(d *day) { d.jumpClock() },
-			onCall: "nothing", does: "The election counts by the monotonic clock, so the leader stays.",
+			onCall: "a line `Stopped leading`", does: "The jump forward ends the term of the leader. The same replica leads again, with a new number.",
 		},
 		{
 			name: "shards", title: "Shards 1, then 4, then 2, under load", own: reshard,

@@ -29,21 +29,33 @@ type Plan struct {
 
 	Delete []*batchv1.Job // finished Jobs above the limits of the history
 	Create *batchv1.Job   // nil means none
-	Wait   time.Duration  // until the next Plan is needed without an event; 0 means never
+	Wait   time.Duration  // until the next Plan is needed without an event, at most 10m; 0 means never
 }
 
 // PlanFor returns the Plan of a Schedule with these Jobs. The newest missed time gets a Job, as
 // soon as no former one runs.
 func PlanFor(s *v1.Schedule, jobs []batchv1.Job, now time.Time) Plan {
 	plan := Plan{LastTime: s.Status.LastTime}
+	cron, err := ParseCron(s.Spec.Cron)
+	// A time after limit is of a clock that was wrong. Otherwise no Job would be due until that time.
+	limit := cron.Next(now) // zero if the expression is not valid
+	wrong := func(t time.Time) bool { return !limit.IsZero() && t.After(limit) }
+	if plan.LastTime != nil && wrong(plan.LastTime.Time) {
+		plan.LastTime = nil
+	}
 	finished := map[batchv1.JobConditionType][]*batchv1.Job{}
 	for i := range jobs {
 		job := &jobs[i]
 		if !metav1.IsControlledBy(job, s) {
 			continue
 		}
-		if at, err := time.Parse(time.RFC3339, job.Annotations[timeAnnotation]); err == nil && (plan.LastTime == nil || at.After(plan.LastTime.Time)) {
-			plan.LastTime = &metav1.Time{Time: at}
+		if at, err := time.Parse(time.RFC3339, job.Annotations[timeAnnotation]); err == nil {
+			if wrong(at) {
+				at = job.CreationTimestamp.Time // by the clock of the API server
+			}
+			if plan.LastTime == nil || at.After(plan.LastTime.Time) {
+				plan.LastTime = &metav1.Time{Time: at}
+			}
 		}
 		switch end := ended(job); {
 		case end == "":
@@ -56,7 +68,6 @@ func PlanFor(s *v1.Schedule, jobs []batchv1.Job, now time.Time) Plan {
 	plan.Delete = append(oldest(finished[batchv1.JobComplete], s.Spec.KeepSuccessful), oldest(finished[batchv1.JobFailed], s.Spec.KeepFailed)...)
 
 	plan.Ready = metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Scheduled", ObservedGeneration: s.Generation}
-	cron, err := ParseCron(s.Spec.Cron)
 	switch {
 	case err != nil:
 		plan.Ready.Status, plan.Ready.Reason, plan.Ready.Message = metav1.ConditionFalse, "InvalidCron", err.Error()
@@ -65,7 +76,7 @@ func PlanFor(s *v1.Schedule, jobs []batchv1.Job, now time.Time) Plan {
 		plan.Ready.Status, plan.Ready.Reason = metav1.ConditionFalse, "Suspended"
 		return plan
 	}
-	plan.Wait = cron.Next(now).Sub(now)
+	plan.Wait = min(limit.Sub(now), 10*time.Minute) // the wait does not see that the clock is set
 	last := s.CreationTimestamp.Time
 	if plan.LastTime != nil {
 		last = plan.LastTime.Time
@@ -86,10 +97,10 @@ func ended(job *batchv1.Job) batchv1.JobConditionType {
 	return ""
 }
 
-// oldest returns all Jobs but the newest ones to keep.
+// oldest returns all Jobs but the newest ones to keep. Their creation is by the clock of the API server.
 func oldest(jobs []*batchv1.Job, keep int32) []*batchv1.Job {
 	slices.SortFunc(jobs, func(a, b *batchv1.Job) int {
-		return cmp.Compare(a.Annotations[timeAnnotation], b.Annotations[timeAnnotation])
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Annotations[timeAnnotation], b.Annotations[timeAnnotation]))
 	})
 	return jobs[:max(0, len(jobs)-int(keep))]
 }

@@ -83,6 +83,18 @@ func TestPlan(t *testing.T) {
 		}
 		return *made
 	}
+	// ahead is a Job that a clock a year ahead has made in the minute.
+	ahead := func(minute int) batchv1.Job {
+		due := at(fmt.Sprintf("2026-11-28 10:%02d:00", minute))
+		made := schedule.PlanFor(s, nil, due.AddDate(1, 0, 0)).Create
+		made.Name = job(minute, "").Name // by which a row names it
+		made.CreationTimestamp.Time, made.Status.Conditions = due, []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+		return *made
+	}
+	created := func(job batchv1.Job, clock string) batchv1.Job {
+		job.CreationTimestamp.Time = at("2026-11-28 " + clock)
+		return job
+	}
 	other := job(30, "")
 	other.OwnerReferences[0].UID = "2"
 	for _, test := range []struct {
@@ -108,6 +120,19 @@ func TestPlan(t *testing.T) {
 			},
 			delete: []int{10, 20},
 		},
+		{name: "the clock was ahead", change: func(s *v1.Schedule) { s.Status.LastTime = &metav1.Time{Time: at("2100-01-01 00:00:00")} }, now: "10:25:00", create: 20, wait: 5 * time.Minute},
+		{name: "the clock was ahead, and its Job is there", jobs: []batchv1.Job{ahead(20)}, now: "10:25:00", wait: 5 * time.Minute},
+		{name: "the next Job after a clock that was ahead", jobs: []batchv1.Job{ahead(20)}, now: "10:35:00", create: 30, wait: 5 * time.Minute},
+		{
+			name: "the oldest are deleted after a clock that was ahead", now: "10:45:00", wait: 5 * time.Minute,
+			jobs: []batchv1.Job{
+				created(job(40, batchv1.JobComplete), "10:40:00"), ahead(20), created(job(30, batchv1.JobComplete), "10:30:00"),
+			},
+			delete: []int{20},
+		},
+		{name: "the clock of another leader is ahead of this one by seconds", jobs: []batchv1.Job{job(20, batchv1.JobComplete)}, now: "10:19:58", wait: 2 * time.Second},
+		{name: "the clock is behind", jobs: []batchv1.Job{created(job(20, batchv1.JobComplete), "10:20:00")}, now: "10:15:00", wait: 5 * time.Minute},
+		{name: "the next time is far", change: func(s *v1.Schedule) { s.Spec.Cron = "0 3 * * *" }, now: "10:35:00", wait: 10 * time.Minute},
 		{name: "suspended", change: func(s *v1.Schedule) { s.Spec.Suspend = true }, now: "10:35:00", reason: "Suspended"},
 		{name: "no cron", change: func(s *v1.Schedule) { s.Spec.Cron = "often" }, now: "10:35:00", reason: "InvalidCron"},
 	} {
