@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/controllertest/internal/stalls"
 )
 
 // TestUnreached holds which errors of a request are those of the API server or the connection to it.
@@ -71,7 +72,7 @@ func TestStepHindered(t *testing.T) {
 		{name: "overload", with: func(r *run) {
 			r.userGot(&fault.Op{Verb: "get", Resource: "configmaps", Name: "a"}, http.StatusTooManyRequests)
 		}, err: errors.New("busy"), want: "status 429"},
-		{name: "a stall", with: func(r *run) { r.x.stalls.total = 5 * time.Second }, err: context.DeadlineExceeded, want: "busy for 5s"},
+		{name: "a stall", with: func(r *run) { r.x.stalls.Tick(began); r.x.stalls.Tick(began.Add(5*time.Second + stalls.Interval)) }, err: context.DeadlineExceeded, want: "busy for 5s"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := quietRun(Scenario{}, "ct-1")

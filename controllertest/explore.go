@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit/controllertest/internal/stalls"
 	"github.com/controllerkit/controllerkit/internal/definitions"
 )
 
@@ -52,9 +53,9 @@ type explorer struct {
 	warming  bool           // the first run, which learns the watches of the version of the scenario alone
 	leases   atomic.Bool    // the controller writes Leases
 	slots    chan struct{}  // holds an element for each run
-	stalls   stalls
-	abort    func(error) // ends the exploration with an error, because of the scenario
-	end      time.Time   // of the budget; zero means none
+	stalls   stalls.Meter   // when the controller did not run either
+	abort    func(error)    // ends the exploration with an error, because of the scenario
+	end      time.Time      // of the budget; zero means none
 
 	disconnect func() error // stops what connect has started
 
@@ -118,7 +119,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	restore := catchPanics(x)
 	measuring, stopMeasuring := context.WithCancel(ctx)
 	var measures sync.WaitGroup
-	measures.Go(func() { x.stalls.measure(measuring) })
+	measures.Go(func() { x.stalls.Measure(measuring) })
 	defer func() {
 		stopMeasuring()
 		measures.Wait()

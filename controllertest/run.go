@@ -473,7 +473,7 @@ func (r *run) stop() {
 func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, error) {
 	n := x.runs.Add(1)
 	r := &run{
-		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), ref: ref, changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(), slow: newSlowness(), stalled: x.stalls.sum(),
+		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), ref: ref, changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(), slow: newSlowness(), stalled: x.stalls.Sum(),
 		unwanted: map[objectKey]bool{}, edited: map[objectKey]types.UID{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, ids: map[string]string{}, uids: map[types.UID]objectKey{},
 		versions: map[string]map[string]any{}, responses: map[string]bool{}, bound: map[objectKey]bool{}, touched: map[objectKey]bool{}, unanswered: map[*fault.Op]bool{}, present: map[objectKey]*unstructured.Unstructured{}, made: map[objectKey]map[string]any{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}
