@@ -42,7 +42,8 @@ type Scenario struct {
 	From *Former
 
 	// Command returns the command of a real process, which replaces Start. The explorer
-	// kills it by SIGKILL and freezes it by SIGSTOP. It cannot register queues, and its
+	// kills it by SIGKILL and freezes it by SIGSTOP, with its process group, which is a new one
+	// unless SysProcAttr is set. It cannot register queues, and its
 	// goroutines are not checked. Its clients should write JSON (see
 	// rest.Config.ContentType), because a protobuf write has only verb and resource as
 	// its name. The output of the process is in the timeline, unless Stdout and Stderr
