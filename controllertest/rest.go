@@ -173,7 +173,7 @@ func (r *run) deadline() time.Time {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pending > 0 {
+	if r.pending > r.step+1-r.did { // other than the step that the user is doing
 		return now.Add(settle)
 	}
 	return r.lastFault.Add(settle + min(r.lateLocked(now), maxLate*settle))

@@ -123,7 +123,9 @@ type Step struct {
 	Name string
 
 	// Do makes its clients from cfg, which has all rights and no faults. If a plan
-	// deletes an object, a NotFound error of Do is no finding. Required.
+	// deletes an object, a NotFound error of Do is no finding. Do may wait for the controller:
+	// its ctx ends Options.ConvergeTimeout after the last write of Do or the last fault. An error
+	// of Do is a finding, so it calls no t.FailNow. Required.
 	Do func(ctx context.Context, cfg *rest.Config, env *Env) error
 }
 
@@ -217,7 +219,7 @@ type Options struct {
 	QuietPeriod time.Duration
 
 	// ConvergeTimeout bounds the time from a step or the last fault to the converged
-	// cluster. On a busy machine, time in which the test does not run or waits for the API
+	// cluster, and from the last write or fault in a step to its end. On a busy machine, time in which the test does not run or waits for the API
 	// server does not count, up to five times ConvergeTimeout. A plan that takes longer for this
 	// reason is in Report.Unjudged. 0 means 30s.
 	ConvergeTimeout time.Duration
