@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -133,6 +134,48 @@ func TestBadScenarios(t *testing.T) {
 			name:   "panics at the start in a worker of client-go",
 			copier: copier{begin: panicking},
 			want:   []string{"without any fault", "health: panic: in a worker of client-go"},
+		}, {
+			name:   "Start ends its goroutine",
+			copier: copier{begin: func(context.Context, *copying) error { runtime.Goexit(); return nil }},
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.ConvergeTimeout = 2 * time.Second },
+			want:   []string{"without any fault", "health: Start returned while its context was not done: it called runtime.Goexit, as t.FailNow does: return an error instead"},
+		}, {
+			name:   "a step that ends its goroutine under a plan",
+			copier: *notes(),
+			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				s.Script[0].Do = func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+					copied, err := createsAndAwaits(ctx, cfg, env)
+					if err == nil && copied.Annotations["second"] != "" {
+						runtime.Goexit()
+					}
+					return err
+				}
+			},
+			want: []string{`controllertest: copier: a function of the scenario called runtime.Goexit, as t.FailNow does, in plan "` + dropped + `", in or after step "create a": return an error instead`},
+		}, {
+			name:   "Converged panics under a plan",
+			copier: *notes(),
+			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				s.Converged = func(s *controllertest.State) error {
+					if c := s.Get("configmaps", "a-copy"); c != nil && c.GetAnnotations()["second"] != "" {
+						panic("bang")
+					}
+					return copied(s)
+				}
+			},
+			want: []string{`controllertest: copier: a function of the scenario panicked (bang) in plan "` + dropped + `", in or after step "create a": return an error instead`, "bad_test.go"},
+		}, {
+			name:   "an invariant panics under a plan",
+			copier: *notes(),
+			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				s.Invariants = []controllertest.Invariant{{Name: "first attempt", Check: func(s *controllertest.State) error {
+					if c := s.Get("configmaps", "a-copy"); c != nil && c.GetAnnotations()["second"] != "" {
+						panic("bang")
+					}
+					return nil
+				}}}
+			},
+			want: []string{`a function of the scenario panicked (bang) in plan "` + dropped + `"`},
 		}, {
 			name:   "does not stop",
 			copier: copier{end: func(*copying) { <-forever }},

@@ -93,6 +93,9 @@ func (r *run) userGot(op *fault.Op, status int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unanswered[op] = false
+	if op.IsWrite() && status < 300 {
+		r.lastFault = time.Now()
+	}
 	switch status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		r.lost = fmt.Sprintf("the API server responded with status %d to the user's request: %s", status, r.signatureLocked(op))
@@ -111,7 +114,11 @@ func (r *run) hindered(err error, began time.Time) (why string, hindered bool) {
 	if r.lost != "" {
 		return fmt.Sprintf("%s: %v", r.lost, err), true
 	}
-	if late := r.lateLocked(now); errors.Is(err, context.DeadlineExceeded) && late > now.Sub(began)/10 {
+	limit, waited := now.Sub(began)/10, errors.Is(err, context.DeadlineExceeded)
+	if errors.Is(err, errLate) { // its deadline was that much later
+		limit, waited = maxLate*r.x.options.ConvergeTimeout-1, true
+	}
+	if late := r.lateLocked(now); waited && late > limit {
 		return fmt.Sprintf("the machine or the API server was busy for %v of %v of a step that waited: %v", late.Round(time.Millisecond), now.Sub(began).Round(time.Millisecond), err), true
 	}
 	return "", false

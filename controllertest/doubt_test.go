@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/controllertest/internal/stalls"
 )
 
 // TestUnreached holds which errors of a request are those of the API server or the connection to it.
@@ -71,10 +72,13 @@ func TestStepHindered(t *testing.T) {
 		{name: "overload", with: func(r *run) {
 			r.userGot(&fault.Op{Verb: "get", Resource: "configmaps", Name: "a"}, http.StatusTooManyRequests)
 		}, err: errors.New("busy"), want: "status 429"},
-		{name: "a stall", with: func(r *run) { r.x.stalls.total = 5 * time.Second }, err: context.DeadlineExceeded, want: "busy for 5s"},
+		{name: "a stall", with: func(r *run) { r.x.stalls.Tick(began); r.x.stalls.Tick(began.Add(5*time.Second + stalls.Interval)) }, err: context.DeadlineExceeded, want: "busy for 5s"},
+		{name: "the context of the step ended", with: func(r *run) { r.late.responded("u", 7, began) }, err: errLate},
+		{name: "the context of the step ended on a busy machine", with: func(r *run) { r.late.responded("u", 7, began.Add(-time.Hour)) }, err: errLate, want: "busy for 1h"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := quietRun(Scenario{}, "ct-1")
+			r.x.options.ConvergeTimeout = 10 * time.Second
 			r.unanswered = map[*fault.Op]bool{}
 			if test.with != nil {
 				test.with(r)
@@ -82,6 +86,61 @@ func TestStepHindered(t *testing.T) {
 			if why, hindered := r.hindered(test.err, began); hindered != (test.want != "") || !strings.Contains(why, test.want) {
 				t.Errorf("hindered: %t, %q", hindered, why)
 			}
+		})
+	}
+}
+
+// TestStepInTime holds when the context of a step ends: like the deadline of rest, it counts from the
+// last fault or write of the user.
+func TestStepInTime(t *testing.T) {
+	waits := func(ctx context.Context) error {
+		<-ctx.Done()
+		return fmt.Errorf("a is absent: %w", ctx.Err())
+	}
+	for _, test := range []struct {
+		name string
+		do   func(ctx context.Context, r *run) error
+		want time.Duration
+		late bool
+	}{
+		{"returns", func(context.Context, *run) error { time.Sleep(time.Second); return errors.New("no") }, time.Second, false},
+		{"waits", func(ctx context.Context, _ *run) error { return waits(ctx) }, 10 * time.Second, true},
+		{"writes and waits", func(ctx context.Context, r *run) error {
+			time.Sleep(4 * time.Second)
+			r.userGot(&fault.Op{Verb: "update", Resource: "configmaps"}, http.StatusOK)
+			r.userGot(&fault.Op{Verb: "get", Resource: "configmaps"}, http.StatusOK)
+			time.Sleep(4 * time.Second)
+			r.userGot(&fault.Op{Verb: "update", Resource: "configmaps"}, http.StatusConflict)
+			return waits(ctx)
+		}, 14 * time.Second, true},
+		{"waits during a fault", func(ctx context.Context, r *run) error {
+			r.goes(func() {
+				defer r.begin()()
+				time.Sleep(time.Minute)
+			})
+			return waits(ctx)
+		}, 70 * time.Second, true},
+		{"waits on a busy machine", func(ctx context.Context, r *run) error {
+			r.mu.Lock()
+			r.late.responded("u", 7, time.Now())
+			r.mu.Unlock()
+			return waits(ctx)
+		}, 60 * time.Second, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := quietRun(Scenario{}, "ct-1")
+				r.x.options.ConvergeTimeout = 10 * time.Second
+				r.unanswered = map[*fault.Op]bool{}
+				began := time.Now()
+				end := r.begin()
+				err := r.inTime(t.Context(), func(ctx context.Context) error { return test.do(ctx, r) })
+				end()
+				r.wg.Wait()
+				if took := time.Since(began); err == nil || errors.Is(err, errLate) != test.late || took != test.want {
+					t.Errorf("the step ended after %v, want %v, with %v", took, test.want, err)
+				}
+			})
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit/controllertest/internal/stalls"
 	"github.com/controllerkit/controllerkit/internal/definitions"
 )
 
@@ -51,9 +53,9 @@ type explorer struct {
 	warming  bool           // the first run, which learns the watches of the version of the scenario alone
 	leases   atomic.Bool    // the controller writes Leases
 	slots    chan struct{}  // holds an element for each run
-	stalls   stalls
-	abort    func(error) // ends the exploration with an error, because of the scenario
-	end      time.Time   // of the budget; zero means none
+	stalls   stalls.Meter   // when the controller did not run either
+	abort    func(error)    // ends the exploration with an error, because of the scenario
+	end      time.Time      // of the budget; zero means none
 
 	disconnect func() error // stops what connect has started
 
@@ -117,7 +119,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	restore := catchPanics(x)
 	measuring, stopMeasuring := context.WithCancel(ctx)
 	var measures sync.WaitGroup
-	measures.Go(func() { x.stalls.measure(measuring) })
+	measures.Go(func() { x.stalls.Measure(measuring) })
 	defer func() {
 		stopMeasuring()
 		measures.Wait()
@@ -454,7 +456,7 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 	x.mu.Lock()
 	x.plans[r.id], x.unserved = p, time.Time{}
 	x.mu.Unlock()
-	r.execute(ctx)
+	r.guard(func() { r.execute(ctx) })
 	x.observer.remove(r)
 	r.mu.Lock()
 	if n := slices.IndexFunc(r.plan[r.next:], func(j injection) bool { return j.after > 0 }); n >= 0 {
@@ -468,18 +470,42 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 	if r.overlooks() {
 		return r, nil
 	}
-	r.accept()
-	if _, doubtful := r.doubtful(); doubtful {
-		return r, nil // the observer may not have seen all events
-	}
-	whole := !r.failed()
-	r.checkInvariants()
-	if ref != nil && whole {
-		r.judge(ref)
-	}
-	r.accept()
+	r.guard(func() {
+		r.accept()
+		if _, doubtful := r.doubtful(); doubtful {
+			return // the observer may not have seen all events
+		}
+		whole := !r.failed()
+		r.checkInvariants()
+		if ref != nil && whole {
+			r.judge(ref)
+		}
+		r.accept()
+	})
 	return r, nil
 }
+
+// guard calls f, which calls functions of the scenario. If one of them ends its goroutine, the
+// exploration ends with an error that names the plan.
+func (r *run) guard(f func()) {
+	apart(func() {
+		why, stack := "called runtime.Goexit, as t.FailNow does,", []byte(nil)
+		defer func() {
+			if v := recover(); v != nil {
+				why, stack = fmt.Sprintf("panicked (%v)", v), debug.Stack()
+			}
+			if why != "" {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.x.abort(fmt.Errorf("a function of the scenario %s in plan %q, in or after step %q: return an error instead\n%s", why, r.plan, r.stepNameLocked(), stack))
+			}
+		}()
+		f()
+		why = ""
+	})
+}
+
+var errGoexit = errors.New("it called runtime.Goexit, as t.FailNow does: return an error instead")
 
 // all runs the plans until the source or the budget is empty. A server of the exploration is
 // renewed when it has run a number of plans, because it keeps their objects in memory.

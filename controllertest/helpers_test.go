@@ -153,6 +153,22 @@ func createsA(ctx context.Context, cfg *rest.Config, env *controllertest.Env) er
 	return err
 }
 
+// createsAndAwaits creates a and waits for its copy until ctx is done.
+func createsAndAwaits(ctx context.Context, cfg *rest.Config, env *controllertest.Env) (made *corev1.ConfigMap, err error) {
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err == nil {
+		err = createsA(ctx, cfg, env)
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		made, err = kube.CoreV1().ConfigMaps(env.Namespace).Get(ctx, "a-copy", metav1.GetOptions{})
+		return err == nil, ignoreNotFound(err)
+	})
+	return made, err
+}
+
 func copied(s *controllertest.State) error {
 	if a, b := s.Get("configmaps", "a"), s.Get("configmaps", "a-copy"); (a == nil) != (b == nil) {
 		return fmt.Errorf("a is there: %t, a-copy is there: %t", a != nil, b != nil)

@@ -121,10 +121,13 @@ func (r *run) launchWith(replica int, e effects) {
 	ctx = context.WithValue(ctx, calls.Finding{}, func(text string) { r.find(Health, "%s", text) })
 	go pprof.Do(ctx, pprof.Labels(label, r.id), func(ctx context.Context) {
 		defer close(i.ended)
-		err := i.start(ctx, &env)
-		if ctx.Err() == nil {
-			i.endedByItself(err)
-		}
+		err := errGoexit
+		defer func() {
+			if ctx.Err() == nil {
+				i.endedByItself(err)
+			}
+		}()
+		err = i.start(ctx, &env)
 	})
 }
 

@@ -1,9 +1,7 @@
 package controllertest
 
 import (
-	"context"
 	"math"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -110,44 +108,4 @@ func (s *slowness) sum(now time.Time) time.Duration {
 		from = s.until
 	}
 	return s.total + max(0, now.Sub(from))
-}
-
-// stalls measures how long the process did not run, for example because other programs use the
-// processors. The controller did not run then either.
-type stalls struct {
-	mu    sync.Mutex
-	last  time.Time // tick
-	total time.Duration
-}
-
-const stallTick = 50 * time.Millisecond
-
-// measure ticks until ctx is done.
-func (s *stalls) measure(ctx context.Context) {
-	s.tick(time.Now())
-	ticker := time.NewTicker(stallTick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			s.tick(time.Now())
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-func (s *stalls) tick(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if late := now.Sub(s.last) - stallTick; late > stallTick && !s.last.IsZero() {
-		s.total += late
-	}
-	s.last = now
-}
-
-func (s *stalls) sum() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.total
 }

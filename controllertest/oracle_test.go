@@ -278,6 +278,32 @@ func TestUnfired(t *testing.T) {
 	}
 }
 
+// TestStepWaits: a step that waits by its context for what the controller has lost is a finding, long
+// before the end of the budget.
+func TestStepWaits(t *testing.T) {
+	t.Parallel()
+	c := copier{failed: func(context.Context, *copying) error { return errStop }}
+	s := c.scenario()
+	s.Script[0].Do = func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		_, err := createsAndAwaits(ctx, cfg, env)
+		return err
+	}
+	for _, test := range []struct{ name, plan, want string }{
+		{"lost work", dropped, `step "create a": it was not over in time, 3s after its begin, its last write and the last fault: mend the controller if the step waits for it, or set`},
+		{"the user of the plan takes it away", "user-delete(configmaps/a)@create configmaps a-copy#1", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			o := quick(t, test.plan)
+			o.ConvergeTimeout, o.Budget = 3*time.Second, 2*time.Minute
+			report := run(t, s, o)
+			if text := fmt.Sprint(report.Failures); (len(report.Failures) == 1) != (test.want != "") || !strings.Contains(text, test.want) {
+				t.Errorf("the failures are %s, want %q\n%s", text, test.want, report)
+			}
+		})
+	}
+}
+
 // TestReplay: the variable of a failure makes Explore run that plan and no other.
 func TestReplay(t *testing.T) {
 	var mu sync.Mutex

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/controllertest/internal/child"
 	"github.com/controllerkit/controllerkit/controllertest/internal/lines"
 	"github.com/controllerkit/controllerkit/controllertest/internal/local"
 )
@@ -38,15 +39,17 @@ func (i *incarnation) process(ctx context.Context, env *Env, command func(Proces
 		cmd.Stderr = output
 	}
 	cmd.WaitDelay = time.Second
+	child.Prepare(cmd)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the process of Scenario.Command: %w: return the path of a built executable", err)
 	}
 	i.run.mu.Lock()
 	i.cmd = cmd
 	i.run.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	stop := context.AfterFunc(ctx, func() { child.Kill(cmd.Process) })
 	defer stop()
 	err = cmd.Wait()
+	child.Kill(cmd.Process) // those that it has started
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && strings.Contains(output.Text(), "panic: ") {
 		i.run.find(Health, "the process panicked:\n%s", output.Text())
@@ -72,5 +75,5 @@ func (i *incarnation) freezeProcess() (thaw func()) {
 	if cmd == nil {
 		return func() {}
 	}
-	return suspend(cmd.Process)
+	return child.Suspend(cmd.Process)
 }

@@ -2,6 +2,8 @@ package controllertest_test
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -14,7 +16,8 @@ import (
 )
 
 // TestProcess: a controller that is a process of its own is killed and frozen as
-// plans say, finds its way through the faults, and nothing is left of it.
+// plans say, finds its way through the faults, and nothing is left of it, also if a shell has
+// started it.
 func TestProcess(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -27,11 +30,18 @@ func TestProcess(t *testing.T) {
 		output *bytes.Buffer
 	}
 	lives := map[string][]started{} // by run
+	left, mine, err := os.Pipe()    // each process holds its end
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer left.Close()
+	defer mine.Close()
 	s := (&copier{}).scenario()
 	s.Start = nil
 	s.Pause = 700 * time.Millisecond
 	s.Command = func(p controllertest.Process) (*exec.Cmd, error) {
-		cmd := exec.Command(self)
+		cmd := exec.Command("sh", "-c", `"$0" & wait`, self)
+		cmd.ExtraFiles = []*os.File{mine}
 		cmd.Env = append(os.Environ(), processVariable+"="+p.Kubeconfig, "NAMESPACE="+p.Namespace)
 		output := new(bytes.Buffer)
 		cmd.Stdout, cmd.Stderr = output, output
@@ -69,6 +79,13 @@ func TestProcess(t *testing.T) {
 	}
 	if frozen == 0 {
 		t.Error("no process was stopped")
+	}
+	mine.Close()
+	if err := left.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := left.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("a process that the shell has started is left: %v", err)
 	}
 }
 

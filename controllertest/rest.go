@@ -173,7 +173,7 @@ func (r *run) deadline() time.Time {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pending > 0 {
+	if r.pending > r.step+1-r.did { // other than the step that the user is doing
 		return now.Add(settle)
 	}
 	return r.lastFault.Add(settle + min(r.lateLocked(now), maxLate*settle))
@@ -181,7 +181,7 @@ func (r *run) deadline() time.Time {
 
 // lateLocked returns the time since the last fault that does not count.
 func (r *run) lateLocked(now time.Time) time.Duration {
-	return max(r.late.sum(now), r.slow.sum(now), r.x.stalls.sum()-r.stalled)
+	return max(r.late.sum(now), r.slow.sum(now), r.x.stalls.Sum()-r.stalled)
 }
 
 const maxLate = 5
@@ -501,7 +501,7 @@ func (r *run) faultLocked() {
 	r.wrotes = 0
 	r.late.reset(r.lastFault)
 	r.slow.reset(r.lastFault)
-	r.stalled = r.x.stalls.sum()
+	r.stalled = r.x.stalls.Sum()
 }
 
 // begin marks an action that must end before the cluster can be at rest.

@@ -323,13 +323,13 @@ func TestStalls(t *testing.T) {
 	now := time.Now()
 	for _, pause := range []time.Duration{0, 50, 95, 50, 650, 50, 250} { // 600 and 200 too late
 		now = now.Add(pause * time.Millisecond)
-		r.x.stalls.tick(now)
+		r.x.stalls.Tick(now)
 	}
 	r.lastFault = now
 	if got, want := r.deadline().Sub(now), 1800*time.Millisecond; got != want {
 		t.Errorf("the deadline is after %v, want %v", got, want)
 	}
-	r.x.stalls.tick(now.Add(time.Hour))
+	r.x.stalls.Tick(now.Add(time.Hour))
 	if got, want := r.deadline().Sub(now), 6*time.Second; got != want {
 		t.Errorf("the deadline after an hour is %v, want %v", got, want)
 	}

@@ -2,6 +2,7 @@ package controllertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -52,7 +53,7 @@ type run struct {
 	pending    int           // running faults, steps and users
 	underway   int           // running writes and calls of the controller
 	lastEvent  time.Time     // the time of the last event
-	lastFault  time.Time     // when a step or a fault last began or ended
+	lastFault  time.Time     // when a step or a fault last began or ended, or the user last wrote
 	late       lateness      // of the observer, since then
 	slow       slowness      // of the API server, since then
 	stalled    time.Duration // stalls until then
@@ -144,9 +145,9 @@ func (r *run) execute(ctx context.Context) {
 		r.launch(replica)
 	}
 	for n, step := range r.x.scenario.Script {
-		do := func() error { return step.Do(ctx, r.user.Config(), &r.env) }
+		do := func(ctx context.Context) error { return step.Do(ctx, r.user.Config(), &r.env) }
 		if r.x.upgrades(n) && !r.alone {
-			do = func() error { r.upgrade(n); return nil }
+			do = func(context.Context) error { r.upgrade(n); return nil }
 		}
 		if !r.play(ctx, n, step.Name, do) {
 			return
@@ -160,7 +161,7 @@ func (r *run) execute(ctx context.Context) {
 	r.mu.Unlock()
 	// Without an object of the user it rests once more, and the end state has one to compare with.
 	if len(left) > 0 || r.ref != nil && len(r.ref.rests) > len(r.x.scenario.Script) {
-		r.play(ctx, len(r.x.scenario.Script), teardown, func() error {
+		r.play(ctx, len(r.x.scenario.Script), teardown, func(ctx context.Context) error {
 			for _, key := range left {
 				if err := r.deleteAsUser(ctx, key); err != nil && !apierrors.IsNotFound(err) {
 					return err
@@ -179,7 +180,7 @@ func (r *run) stepNameLocked() string {
 }
 
 // play does a step and waits until the cluster rests. It reports whether to go on.
-func (r *run) play(ctx context.Context, n int, name string, do func() error) bool {
+func (r *run) play(ctx context.Context, n int, name string, do func(context.Context) error) bool {
 	r.mu.Lock()
 	r.step = n
 	early := r.hurried >= n && n > 0
@@ -190,7 +191,7 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 	r.mu.Lock()
 	r.lost = ""
 	r.mu.Unlock()
-	err := do()
+	err := r.inTime(ctx, do)
 	why, hindered := "", false
 	if err != nil {
 		why, hindered = r.hindered(err, began)
@@ -212,6 +213,10 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 	}
 	if apierrors.IsNotFound(err) && r.plan.has(UserRecreate) {
 		r.doubt("step %q needed an object that the user of the plan was about to create again: %v", name, err)
+		return false
+	}
+	if errors.Is(err, errLate) && (r.plan.has(UserDelete) || r.plan.has(DriftDelete) || r.plan.has(DriftEdit)) {
+		r.doubt("step %q may have waited for what the user of the plan took away: %v", name, err)
 		return false
 	}
 	if err != nil && !(r.plan.has(UserDelete) && apierrors.IsNotFound(err)) {
@@ -257,6 +262,29 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 		}
 	}
 	return true
+}
+
+// errLate is the error of a step that waits for longer than a cluster may take to converge.
+var errLate = errors.New("it was not over in time")
+
+// inTime does a step whose context ends at the deadline.
+func (r *run) inTime(ctx context.Context, do func(context.Context) error) error {
+	bounded, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	r.goes(func() {
+		for left := time.Until(r.deadline()); left > 0; left = time.Until(r.deadline()) {
+			if sleep(bounded, nil, left) != nil {
+				return
+			}
+		}
+		end(errLate)
+	})
+	err := do(bounded)
+	if err != nil && errors.Is(context.Cause(bounded), errLate) {
+		// The end differs from run to run, and a finding is about its first 100 letters.
+		return fmt.Errorf("%w, %v after its begin, its last write and the last fault: mend the controller if the step waits for it, or set a longer Options.ConvergeTimeout: %v", errLate, r.x.options.ConvergeTimeout, err) //nolint:errorlint // a canceled context would mean the end of the exploration
+	}
+	return err
 }
 
 // note adds a line to the timeline.
@@ -473,7 +501,7 @@ func (r *run) stop() {
 func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, error) {
 	n := x.runs.Add(1)
 	r := &run{
-		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), ref: ref, changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(), slow: newSlowness(), stalled: x.stalls.sum(),
+		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), ref: ref, changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(), slow: newSlowness(), stalled: x.stalls.Sum(),
 		unwanted: map[objectKey]bool{}, edited: map[objectKey]types.UID{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, ids: map[string]string{}, uids: map[types.UID]objectKey{},
 		versions: map[string]map[string]any{}, responses: map[string]bool{}, bound: map[objectKey]bool{}, touched: map[objectKey]bool{}, unanswered: map[*fault.Op]bool{}, present: map[objectKey]*unstructured.Unstructured{}, made: map[objectKey]map[string]any{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}

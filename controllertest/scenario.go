@@ -42,7 +42,8 @@ type Scenario struct {
 	From *Former
 
 	// Command returns the command of a real process, which replaces Start. The explorer
-	// kills it by SIGKILL and freezes it by SIGSTOP. It cannot register queues, and its
+	// kills it by SIGKILL and freezes it by SIGSTOP, with its process group, which is a new one
+	// unless SysProcAttr is set. It cannot register queues, and its
 	// goroutines are not checked. Its clients should write JSON (see
 	// rest.Config.ContentType), because a protobuf write has only verb and resource as
 	// its name. The output of the process is in the timeline, unless Stdout and Stderr
@@ -122,7 +123,9 @@ type Step struct {
 	Name string
 
 	// Do makes its clients from cfg, which has all rights and no faults. If a plan
-	// deletes an object, a NotFound error of Do is no finding. Required.
+	// deletes an object, a NotFound error of Do is no finding. Do may wait for the controller:
+	// its ctx ends Options.ConvergeTimeout after the last write of Do or the last fault. An error
+	// of Do is a finding, so it calls no t.FailNow. Required.
 	Do func(ctx context.Context, cfg *rest.Config, env *Env) error
 }
 
@@ -216,7 +219,7 @@ type Options struct {
 	QuietPeriod time.Duration
 
 	// ConvergeTimeout bounds the time from a step or the last fault to the converged
-	// cluster. On a busy machine, time in which the test does not run or waits for the API
+	// cluster, and from the last write or fault in a step to its end. On a busy machine, time in which the test does not run or waits for the API
 	// server does not count, up to five times ConvergeTimeout. A plan that takes longer for this
 	// reason is in Report.Unjudged. 0 means 30s.
 	ConvergeTimeout time.Duration

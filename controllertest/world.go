@@ -64,10 +64,13 @@ func (r *run) startWorld() error {
 	ctx = klog.NewContext(ctx, funcr.New(func(_, line string) { r.note("%s: logs: %s", laneWorld, line) }, funcr.Options{}))
 	go pprof.Do(ctx, pprof.Labels(label, worldLabel(r.id)), func(ctx context.Context) {
 		defer close(w.ended)
-		err := w.act(ctx, &env)
-		if ctx.Err() == nil {
-			r.x.abort(fmt.Errorf("Scenario.World ended before its context was done: %w: let it retry after errors, and return when its context is done", err))
-		}
+		err := errGoexit
+		defer func() {
+			if ctx.Err() == nil {
+				r.x.abort(fmt.Errorf("Scenario.World ended before its context was done: %w: let it retry after errors, and return when its context is done", err))
+			}
+		}()
+		err = w.act(ctx, &env)
 	})
 	return nil
 }

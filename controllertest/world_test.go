@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -206,6 +207,10 @@ func TestWorldDies(t *testing.T) {
 			name:  "panics",
 			world: func(context.Context, *rest.Config, *controllertest.Env) error { panic("bang") },
 			want:  []string{"Scenario.World ended before its context was done: panic: bang\n", "world_test.go", cure},
+		}, {
+			name:  "ends its goroutine",
+			world: func(context.Context, *rest.Config, *controllertest.Env) error { runtime.Goexit(); return nil },
+			want:  []string{"Scenario.World ended before its context was done: it called runtime.Goexit, as t.FailNow does: return an error instead: " + cure},
 		}, {
 			name: "panics in a worker of client-go",
 			world: func(ctx context.Context, _ *rest.Config, _ *controllertest.Env) error {

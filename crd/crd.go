@@ -250,6 +250,7 @@ func (c *Client[T]) DeleteCollection(ctx context.Context, opts metav1.DeleteOpti
 
 // Patch changes the object of that name, and returns it. The fields that T lacks stay.
 func (c *Client[T]) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error) {
+	opts.FieldValidation = cmp.Or(opts.FieldValidation, metav1.FieldValidationStrict)
 	return c.object(ctx, "patch", c.one(c.kind.rest.Patch(pt), name, &opts, subresources...).Body(data), subresources...)
 }
 
@@ -274,9 +275,7 @@ func (c *Client[T]) apply(ctx context.Context, config any, opts metav1.ApplyOpti
 	if err != nil {
 		return none, fmt.Errorf("crd: apply: %w", err)
 	}
-	patch := opts.ToPatchOptions()
-	patch.FieldValidation = metav1.FieldValidationStrict
-	return c.Patch(ctx, name, types.ApplyPatchType, data, patch, subresources...)
+	return c.Patch(ctx, name, types.ApplyPatchType, data, opts.ToPatchOptions(), subresources...)
 }
 
 // in returns a request for the resource in the namespace of the client.

@@ -377,7 +377,7 @@ func TestRequests(t *testing.T) {
 		"Create":       "POST /apis/crd.example.com/v1/websites?fieldValidation=Strict application/json",
 		"Update":       "PUT /apis/crd.example.com/v1/websites/a?fieldValidation=Strict application/json",
 		"UpdateStatus": "PUT /apis/crd.example.com/v1/websites/a/status?fieldValidation=Strict application/json",
-		"Patch":        "PATCH /apis/crd.example.com/v1/websites/a/status? application/merge-patch+json",
+		"Patch":        "PATCH /apis/crd.example.com/v1/websites/a/status?fieldValidation=Strict application/merge-patch+json",
 		"Apply":        "PATCH /apis/crd.example.com/v1/websites/a?fieldManager=m&fieldValidation=Strict&force=false application/apply-patch+yaml",
 		"ApplyStatus":  "PATCH /apis/crd.example.com/v1/websites/a/status?fieldManager=m&fieldValidation=Strict&force=false application/apply-patch+yaml",
 	}
@@ -389,10 +389,11 @@ func TestRequests(t *testing.T) {
 	_, err1 := c.Create(t.Context(), website("", "a"), metav1.CreateOptions{FieldValidation: "Warn"})
 	_, err2 := c.Namespace("n").Update(t.Context(), website("", "a"), metav1.UpdateOptions{FieldValidation: "Ignore"})
 	_, err3 := c.Namespace("n").UpdateStatus(t.Context(), website("n", "a"), metav1.UpdateOptions{FieldValidation: "Ignore"})
-	if err1 != nil || err2 != nil || err3 != nil {
-		t.Fatal(err1, err2, err3)
+	_, err4 := c.Patch(t.Context(), "a", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{FieldValidation: "Ignore"})
+	if err1 != nil || err2 != nil || err3 != nil || err4 != nil {
+		t.Fatal(err1, err2, err3, err4)
 	}
-	for i, want := range []string{"/apis/crd.example.com/v1/websites?fieldValidation=Warn", "/apis/crd.example.com/v1/namespaces/n/websites/a?fieldValidation=Ignore", "/apis/crd.example.com/v1/namespaces/n/websites/a/status?fieldValidation=Ignore"} {
+	for i, want := range []string{"/apis/crd.example.com/v1/websites?fieldValidation=Warn", "/apis/crd.example.com/v1/namespaces/n/websites/a?fieldValidation=Ignore", "/apis/crd.example.com/v1/namespaces/n/websites/a/status?fieldValidation=Ignore", "/apis/crd.example.com/v1/websites/a?fieldValidation=Ignore"} {
 		if got := a.requests[i].URL.RequestURI(); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}

@@ -33,7 +33,7 @@
 //
 //   - CR1: If the API server responds with another kind, the method returns an error and
 //     no object, and a Watch sends an event of type Error.
-//   - CR2: If a Create, Update or Apply sets a field that the schema lacks, it is
+//   - CR2: If a Create, Update, Patch or Apply sets a field that the schema lacks, it is
 //     rejected, unless the options set FieldValidation.
 //   - CR3: If an object does not fit the Go type, an informer of [Client.Informer] continues
 //     with all others. Get of the lister and of the client returns an [ErrMalformed], and a

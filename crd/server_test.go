@@ -354,6 +354,11 @@ func TestServerUnknownFields(t *testing.T) {
 	if _, err := c.Namespace(ns).Apply(ctx, config, metav1.ApplyOptions{FieldManager: "m"}); err != nil {
 		t.Fatal(err)
 	}
+	for patch, field := range map[string]string{`{"spec":{"newest":"x"}}`: "spec.newest", `{"metadata":{"label":{}}}`: "metadata.label"} {
+		if _, err := c.Namespace(ns).Patch(ctx, "a", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err == nil || !strings.Contains(err.Error(), `unknown field "`+field) {
+			t.Errorf("a patch of a field that the schema lacks: %v", err)
+		}
+	}
 	old, err := c.Namespace(ns).Patch(ctx, "a", types.MergePatchType, []byte(`{"spec":{"replicas":2}}`), metav1.PatchOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,9 @@ func Patch[T controllerkit.Object, F func(T) | func(T) error](ctx context.Contex
 		return none, fmt.Errorf("status: status cannot be written as JSON: %w", err)
 	}
 	calls.NoteWrite(ctx, calls.Status, true)
-	stored, err := c.Patch(ctx, obj.GetName(), types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	// An older definition can lack a field of the status, and the other fields are stored.
+	warn := metav1.PatchOptions{FieldValidation: metav1.FieldValidationWarn}
+	stored, err := c.Patch(ctx, obj.GetName(), types.MergePatchType, body, warn, "status")
 	if err != nil {
 		return none, fmt.Errorf("status: patch: %w", err)
 	}

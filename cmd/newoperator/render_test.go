@@ -73,7 +73,7 @@ func TestRender(t *testing.T) {
 			}
 		}
 		for _, path := range []string{
-			".dockerignore", ".github/workflows/ci.yml", ".gitignore", "AGENTS.md", "Dockerfile", "Makefile", "README.md", "main.go",
+			".dockerignore", ".gitattributes", ".github/workflows/ci.yml", ".gitignore", "AGENTS.md", "Dockerfile", "Makefile", "README.md", "main.go",
 			"api/v1/types.go", "config/kustomization.yaml", "config/sample.yaml", "controller/controller.go", "controller/explore_test.go", "dns/client.go",
 		} {
 			if files[path] == "" {

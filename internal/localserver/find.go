@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"time"
 )
 
 // Variable is the environment variable with the path of the controlplane binary.
@@ -84,9 +85,16 @@ func install(ctx context.Context, version, cache string) (string, error) {
 	if exists(bin) {
 		return bin, nil
 	}
-	// Several test binaries may install at once; each renames a whole file.
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
+	}
+	unlock, err := lock(ctx, filepath.Join(dir, "install.lock"))
+	if err != nil {
+		return "", fmt.Errorf("wait for another installation of %s/controlplane@%s: %w", module, version, err)
+	}
+	defer unlock()
+	if exists(bin) { // meanwhile
+		return bin, nil
 	}
 	own, err := os.MkdirTemp(dir, "install-")
 	if err != nil {
@@ -97,9 +105,47 @@ func install(ctx context.Context, version, cache string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "install", "-ldflags=-s -w", module+"/controlplane@"+version)
 	cmd.Env = append(os.Environ(), "GOBIN="+own, "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx) // instead of "signal: killed"
+		}
 		return "", fmt.Errorf("install %s/controlplane@%s: %w\n%s", module, version, err, out)
 	}
 	return bin, os.Rename(filepath.Join(own, name), bin)
+}
+
+// installing holds an element while this process installs.
+var installing = make(chan struct{}, 1)
+
+// lockPoll is the time between two attempts to lock a file, whose release by another process is no event.
+const lockPoll = 100 * time.Millisecond
+
+// lock waits until no other call installs, of this process or, on unix, of another one with the same file.
+func lock(ctx context.Context, file string) (unlock func(), err error) {
+	select {
+	case installing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		<-installing
+		return nil, err
+	}
+	unlock = func() {
+		f.Close() // which unlocks it
+		<-installing
+	}
+	for {
+		if tryLock(f) {
+			return unlock, nil
+		}
+		select {
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			unlock()
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 func exists(file string) bool {

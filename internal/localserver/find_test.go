@@ -1,7 +1,10 @@
 package localserver
 
 import (
+	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -42,6 +45,121 @@ func TestInstall(t *testing.T) {
 	}
 	if left, err := filepath.Glob(filepath.Join(cache, "controllerkit", "*", "install-*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// A waiting context notes that somebody waits for its end.
+type waiting struct {
+	context.Context
+	asked chan struct{}
+}
+
+func (w *waiting) Done() <-chan struct{} {
+	select {
+	case w.asked <- struct{}{}:
+	default:
+	}
+	return w.Context.Done()
+}
+
+// Calls at once install once: of this process, and of another one, which holds the lock of the file.
+func TestInstallAtOnce(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the go command of this test is a shell script")
+	}
+	path, cache := t.TempDir(), t.TempDir()
+	t.Chdir(path)
+	if out, err := exec.Command("mkfifo", "began", "end").CombinedOutput(); err != nil {
+		t.Skipf("mkfifo: %v %s", err, out)
+	}
+	script := "#!/bin/sh\necho call >>calls\ncase $(cat calls) in *call*call*) echo a second call; exit 1;; esac\necho >began\ncat end >\"$GOBIN/controlplane\"\n"
+	if err := os.WriteFile("go", []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", path+string(os.PathListSeparator)+os.Getenv("PATH"))
+	done := make(chan error, 2)
+	installs := func(ctx context.Context, version string) {
+		_, err := install(ctx, version, cache)
+		done <- err
+	}
+	go installs(t.Context(), "v1.2.3")
+	if _, err := os.ReadFile("began"); err != nil {
+		t.Fatal(err)
+	}
+	waits := &waiting{t.Context(), make(chan struct{}, 9)}
+	go installs(waits, "v1.2.3")
+	<-waits.asked
+	if err := os.WriteFile("end", []byte("binary\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+
+	dir := filepath.Join(cache, "controllerkit", "v2.0.0")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.Create(filepath.Join(dir, "install.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !tryLock(other) {
+		t.Fatal("a new file is locked")
+	}
+	another, err := os.Open(other.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer another.Close()
+	if tryLock(another) {
+		t.Error("a locked file was locked again")
+	}
+	go installs(t.Context(), "v2.0.0")
+	// The other process ends after it has installed.
+	if err := os.WriteFile(filepath.Join(dir, "controlplane"), []byte("binary\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	other.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// The error of an installation that was stopped has the cause of its context, before and while the go command runs.
+func TestInstallStopped(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the go command of this test is a shell script")
+	}
+	path, cache := t.TempDir(), t.TempDir()
+	began := filepath.Join(path, "began")
+	if out, err := exec.Command("mkfifo", began).CombinedOutput(); err != nil {
+		t.Skipf("mkfifo: %v %s", err, out)
+	}
+	script := "#!/bin/sh\necho one >" + began + "\nexec sleep 600\n"
+	if err := os.WriteFile(filepath.Join(path, "go"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", path+string(os.PathListSeparator)+os.Getenv("PATH"))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	over := errors.New("the -timeout of go test is nearly over")
+	done := make(chan error, 2)
+	for range 2 { // one waits for the other
+		go func() {
+			_, err := install(ctx, "v1.2.3", cache)
+			done <- err
+		}()
+	}
+	if _, err := os.ReadFile(began); err != nil {
+		t.Fatal(err)
+	}
+	cancel(over)
+	for range 2 {
+		if err := <-done; !errors.Is(err, over) || strings.Contains(err.Error(), "killed") {
+			t.Errorf("install() = %v, want the cause of its context", err)
+		}
 	}
 }
 

@@ -84,7 +84,7 @@ func tenantScenario() controllertest.Scenario {
 	}
 	patch := func(spec string) func(context.Context, tenancyclient.TenantInterface, *controllertest.Env) error {
 		return func(ctx context.Context, tenants tenancyclient.TenantInterface, env *controllertest.Env) error {
-			_, err := tenants.Patch(ctx, tenantName(env), types.MergePatchType, []byte(`{"spec":`+spec+`}`), metav1.PatchOptions{})
+			_, err := tenants.Patch(ctx, tenantName(env), types.MergePatchType, []byte(`{"spec":`+spec+`}`), metav1.PatchOptions{FieldValidation: metav1.FieldValidationStrict})
 			return err
 		}
 	}
