@@ -56,6 +56,7 @@ func (p *Preview) Begin(ctx context.Context, controller, key string) (context.Co
 	p.begunOf[key]++
 	p.mu.Unlock()
 	ctx = context.WithValue(context.WithValue(ctx, callKey{}, c), calls.Preview{}, c.skip)
+	ctx = context.WithValue(ctx, calls.Previewed{}, c.unsent)
 	return ctx, func(err error) {
 		c.mu.Lock()
 		c.err, c.after = err, nil
@@ -91,6 +92,10 @@ func (c *call) skip(text string) {
 		return
 	}
 	c.skipped = append(c.skipped, kube.Printable(text, maxText))
+}
+
+func (c *call) unsent(w calls.Unsent) {
+	c.change(Change{Action: Action(w.Action), Resource: w.Resource, Namespace: w.Namespace, Name: w.Name, Note: kube.Printable(w.Note, maxText)})
 }
 
 func (c *call) change(change Change) {
