@@ -44,7 +44,7 @@ type call struct {
 type callKey struct{}
 
 // Begin returns the context of a call of a controller with a key, and a function that gets the result of the call, nil
-// for a success. If the key runs again, the later call counts.
+// for a success. A controllerkit.WaitingError is no failure. If the key runs again, the later call counts.
 func (p *Preview) Begin(ctx context.Context, controller, key string) (context.Context, func(error)) {
 	c := &call{}
 	p.mu.Lock()
@@ -66,7 +66,7 @@ func (p *Preview) Begin(ctx context.Context, controller, key string) (context.Co
 		if p.failed == nil {
 			p.failed = map[id]bool{}
 		}
-		if delete(p.failed, id{controller, key}); err != nil {
+		if delete(p.failed, id{controller, key}); err != nil && kube.Waits(err) == 0 {
 			p.failed[id{controller, key}] = true
 		}
 	}
