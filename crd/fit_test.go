@@ -84,7 +84,7 @@ func calls(ctx context.Context, c client, w *Website, ri dynamic.ResourceInterfa
 	_, _, _ = ssa.Migrate(ctx, "m", c.Patch, w)
 	_, _ = consistency.ConfirmLive(ctx, c, w)
 	_, _ = owner.Claim(ctx, c, w, websiteKind, c, labels.Everything(), []*Website{w})
-	_, _, _ = external.Once(ctx, c, w, external.Resource{})
+	_, _ = external.Once(ctx, c, w, external.Resource{})
 	infer(c.Informer(0, nil), w)
 
 	d := crd.Dynamic(ri)
@@ -101,7 +101,7 @@ func calls(ctx context.Context, c client, w *Website, ri dynamic.ResourceInterfa
 	_, _, _ = ssa.Migrate(ctx, "m", d.Patch, u)
 	_, _ = consistency.ConfirmLive(ctx, d, u)
 	_, _ = owner.Claim(ctx, d, u, websiteKind, d, labels.Everything(), []untyped{u})
-	_, _, _ = external.Once(ctx, d, u, external.Resource{})
+	_, _ = external.Once(ctx, d, u, external.Resource{})
 	_ = types.JSONPatchType
 }
 

@@ -34,8 +34,8 @@
 //   - If the object has no annotation, Once stores the intent, finds or creates the
 //     thing, and stores the id.
 //   - If the annotation has an intent alone, Once calls Find. If Find finds no thing, Once
-//     calls Create if the intent is older than VisibleAfter, and otherwise returns how long
-//     to wait.
+//     calls Create if the intent is older than VisibleAfter, and otherwise returns a
+//     controllerkit.WaitingError.
 //
 // # Services
 //

@@ -29,7 +29,7 @@ func quiet(s service) (*service, *fakeserver.Server) {
 func ensure(t *testing.T, m *fakeserver.Server, r external.Resource) external.Result {
 	t.Helper()
 	for range 50 {
-		result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r)
+		result, err := tryEnsure(t.Context(), m, m.Objects["settings"], r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestEnsureStates(t *testing.T) {
 				var got external.Result
 				if tt.wantErr == "" {
 					got = ensure(t, m, r)
-				} else if _, err := external.Ensure(t.Context(), m, m.Objects["settings"], r); err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+				} else if _, err := tryEnsure(t.Context(), m, m.Objects["settings"], r); err == nil || !strings.Contains(err.Error(), tt.wantErr) {
 					t.Errorf("error = %v, want %q", err, tt.wantErr)
 				}
 				var sizes []string
@@ -231,7 +231,7 @@ func TestEnsureSameID(t *testing.T) {
 					s.machines[n].deleted = true
 					fails := 0
 					for begin := time.Now(); time.Since(begin) < 10*time.Minute; {
-						result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r)
+						result, err := tryEnsure(t.Context(), m, m.Objects["settings"], r)
 						if err != nil && (isTerminal(err) || !strings.Contains(err.Error(), "set Resource.Replace")) {
 							t.Fatal(err)
 						} else if err != nil {
@@ -260,7 +260,7 @@ func TestEnsureGuard(t *testing.T) {
 			old := m.Objects["settings"].DeepCopy()
 			m.Put(old)
 			s.machines[0].deleted = gone
-			result, err := external.Ensure(t.Context(), m, old, s.machine("old size"))
+			result, err := tryEnsure(t.Context(), m, old, s.machine("old size"))
 			if !apierrors.IsConflict(err) || s.machines[0].size != "small" || len(s.machines) != 1 {
 				t.Errorf("gone %t: Ensure() = %+v, %v with machines %+v, want a Conflict and no change", gone, result, err, s.machines)
 			}
@@ -438,7 +438,7 @@ func TestKeysLast(t *testing.T) {
 					for ; time.Since(start) < 2*s.key; time.Sleep(time.Minute) {
 						if remove && s.creates > 0 {
 							_, err = deleted(t.Context(), m, m.Objects["settings"], r)
-						} else if _, err = external.Ensure(t.Context(), m, m.Objects["settings"], r); remove {
+						} else if _, err = tryEnsure(t.Context(), m, m.Objects["settings"], r); remove {
 							deleting(m)
 						}
 						if isTerminal(err) && time.Since(start) <= s.key*3/4 {
@@ -508,7 +508,7 @@ func TestLifePreview(t *testing.T) {
 		var notes []string
 		ctx := context.WithValue(t.Context(), calls.Preview{}, func(what string) { notes = append(notes, what) })
 		do := func(size string) {
-			if _, err := external.Ensure(ctx, m, m.Objects["settings"], s.machine(size)); err != nil {
+			if _, err := tryEnsure(ctx, m, m.Objects["settings"], s.machine(size)); err != nil {
 				t.Error(err)
 			}
 		}
@@ -560,7 +560,7 @@ func TestLifeMisuse(t *testing.T) {
 			r := s.machine("new")
 			tt.change(&r)
 			if !tt.delete {
-				if result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r); !isTerminal(err) || !strings.Contains(err.Error(), tt.want) {
+				if result, err := tryEnsure(t.Context(), m, m.Objects["settings"], r); !isTerminal(err) || !strings.Contains(err.Error(), tt.want) {
 					t.Errorf("Ensure() = %+v, %v; want a terminal error with %q", result, err, tt.want)
 				}
 			}
@@ -577,7 +577,7 @@ func TestNoInterval(t *testing.T) {
 	s, m := quiet(service{finds: true})
 	r := s.machine("new")
 	r.Interval = 0
-	if result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r); err != nil || result != (external.Result{ID: "machine-1", State: external.Current}) {
+	if result, err := tryEnsure(t.Context(), m, m.Objects["settings"], r); err != nil || result != (external.Result{ID: "machine-1", State: external.Current}) {
 		t.Errorf("Ensure() = %+v, %v", result, err)
 	}
 }
@@ -592,7 +592,7 @@ func TestOnceAfterDelete(t *testing.T) {
 		t.Fatalf("Delete() = %v, and %d machines are left", err, len(s.here()))
 	}
 	r.Observe = nil
-	if id, wait, err := external.Once(t.Context(), m, m.Objects["settings"], r); id != first.ID || wait != 0 || err != nil || len(s.here()) != 1 {
+	if id, wait, err := tryOnce(t.Context(), m, m.Objects["settings"], r); id != first.ID || wait != 0 || err != nil || len(s.here()) != 1 {
 		t.Errorf("Once() = %q, %v, %v with %d machines; want %q and one", id, wait, err, len(s.here()), first.ID)
 	}
 }
@@ -650,7 +650,7 @@ func TestLifeErrors(t *testing.T) {
 			if tt.delete {
 				err = external.Delete(t.Context(), m, obj, r)
 			} else {
-				_, err = external.Ensure(t.Context(), m, obj, r)
+				_, err = tryEnsure(t.Context(), m, obj, r)
 			}
 			if fails < tt.calls && !errors.Is(err, broken) || calls != min(fails+1, tt.calls) {
 				t.Errorf("%s, call %d fails: the error is %v after %d calls", tt.name, fails+1, err, calls)
@@ -711,7 +711,7 @@ func TestLifeStoreErrors(t *testing.T) {
 				if tt.delete {
 					err = external.Delete(t.Context(), m, cached, s.machine(tt.size))
 				} else {
-					_, err = external.Ensure(t.Context(), m, cached, s.machine(tt.size))
+					_, err = tryEnsure(t.Context(), m, cached, s.machine(tt.size))
 				}
 				if !errors.Is(err, broken) || calls != fails+1 {
 					t.Errorf("%s, request %d fails: the error is %v after %d requests", tt.name, fails+1, err, calls)

@@ -48,9 +48,9 @@ func ExampleOnce() {
 		if err != nil {
 			return reconcile.Result{}, err
 		}
-		id, wait, err := external.Once(ctx, tenants, obj, account)
-		if id == "" {
-			return reconcile.Result{RequeueAfter: wait}, err
+		id, err := external.Once(ctx, tenants, obj, account)
+		if err != nil {
+			return reconcile.Result{}, err
 		}
 		fmt.Println("the account is", id)
 		return reconcile.Result{}, nil
@@ -127,7 +127,7 @@ func ExampleEnsure() {
 	// Output:
 	// id-1 Current <nil> map[class:cold]
 	// id-1 Current <nil> map[class:cold]
-	// id-2 Busy <nil> map[class:cold]
+	// id-2 Busy external: example.com/bucket of default/photos: the service has not finished with id-2 map[class:cold]
 	// id-2 Current <nil> map[class:cold]
 }
 
@@ -168,7 +168,7 @@ func ExamplePolicy() {
 	}
 	// Output:
 	// Different <nil> <nil> 1
-	// Busy <nil> <nil> 1
+	// Busy external: example.com/bucket of default/photos: the service has not finished with id-1 <nil> 1
 }
 
 // Cleanup finds what was made although a crash kept its id from being stored.

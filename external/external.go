@@ -138,38 +138,39 @@ func stored(obj metav1.Object, annotation string) (last intent, pending, unreada
 // and is not being deleted; if obj is stale, the error is a Conflict. So an old leader
 // does not create a thing for an object that is gone.
 //
-// If there is no id yet, id is empty. Then err is the reason, or err is nil and
-// requeueAfter is the time after which the caller must call Once again. If Once stored
+// If there is no id yet, id is empty, and err is the reason. It is a controllerkit.WaitingError if the
+// caller must only call Once again after its time. If Once stored
 // the intent or the id, the API server has a newer version than obj. obj is not changed.
 //
 // Errors of Find and Create are wrapped. If VisibleAfter is not 0, Once repeats a failed
-// Create only after it, because a failed call may have created something. An annotation
+// Create only after it, because a failed call may have created something. Until then the error is a
+// WaitingError without the cause of the failure, which the failed call returned. An annotation
 // with the token of another object, as in a copied manifest, is ignored. An annotation
 // that cannot be parsed or has a time in the future counts as an intent of now.
 //
-// In a call of package preview, Once does not call Create. The report names it, and requeueAfter is 1s.
+// In a call of package preview, Once does not call Create. The report names it, and the error is a WaitingError.
 //
 // The error has a method Terminal() bool that returns true in these cases: obj is being
 // deleted and has no id; obj has no UID or resource version; a field of r is invalid; Find
 // or Create returns an empty id.
-func Once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (id string, requeueAfter time.Duration, err error) {
+func Once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (id string, err error) {
 	if err := r.validate(obj); err != nil {
-		return "", 0, fmt.Errorf("external: %w", kube.Terminal(err))
+		return "", fmt.Errorf("external: %w", kube.Terminal(err))
 	}
-	id, requeueAfter, err = once(ctx, c, obj, r)
+	id, err = once(ctx, c, obj, r)
 	if err != nil {
-		return "", 0, fmt.Errorf("external: %s of %s: %w", r.Annotation, kube.NameOf(obj), err)
+		return "", fmt.Errorf("external: %s of %s: %w", r.Annotation, kube.NameOf(obj), err)
 	}
-	return id, requeueAfter, nil
+	return id, nil
 }
 
-func once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (string, time.Duration, error) {
+func once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (string, error) {
 	last, pending, unreadable := stored(obj, r.Annotation)
 	if last.ID != "" {
-		return last.ID, 0, nil
+		return last.ID, nil
 	}
 	if obj.GetDeletionTimestamp() != nil {
-		return "", 0, kube.Terminal(errors.New("the object is being deleted: no thing is created for it"))
+		return "", kube.Terminal(errors.New("the object is being deleted: no thing is created for it"))
 	}
 	if pending && !unreadable {
 		// Otherwise a clock that was a year ahead would delay the object by a year.
@@ -178,14 +179,14 @@ func once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj 
 	value := obj.GetAnnotations()[r.Annotation]
 	if !pending || unreadable {
 		if unreadable && r.KeysLast > 0 {
-			return "", 0, forgotten(ctx, c, obj, r)
+			return "", forgotten(ctx, c, obj, r)
 		}
 		var err error
 		if value, err = stamp(ctx, c, obj, r, last); err != nil {
-			return "", 0, err
+			return "", err
 		}
 		if unreadable && r.VisibleAfter > 0 {
-			return "", r.VisibleAfter, nil
+			return "", unseen(r.VisibleAfter)
 		}
 	}
 	return obtain(ctx, c, obj, r, last, value, pending && !unreadable)
@@ -193,43 +194,43 @@ func once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj 
 
 // obtain finds or creates the thing of an intent, whose value is stored, and stores its id. old
 // means that an earlier call stored the intent, and perhaps called Create.
-func obtain[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent, value string, old bool) (string, time.Duration, error) {
+func obtain[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent, value string, old bool) (string, error) {
 	// Also for a new intent, because the annotation may have been removed.
 	id, found, err := r.find(ctx, last)
 	if err != nil {
-		return "", 0, err
+		return "", err
 	}
 	if note, on := calls.InPreview(ctx); on {
 		if !found {
 			note("create " + r.Annotation)
-			return "", time.Second, nil
+			return "", &waiting{"a preview does not call Create", time.Second}
 		}
-		return id, 0, nil // the intent is not stored, so the id cannot be
+		return id, nil // the intent is not stored, so the id cannot be
 	}
 	if !found {
 		if old {
 			if wait := r.VisibleAfter - time.Since(last.Since); wait > 0 {
-				return "", wait, nil
+				return "", &waiting{"an earlier Create made no thing that the service shows: Create is called again after VisibleAfter", wait}
 			}
 			if r.tooOld(last) {
-				return "", 0, forgotten(ctx, c, obj, r)
+				return "", forgotten(ctx, c, obj, r)
 			}
 			if value, err = confirm(ctx, c, obj, r, last, value); err != nil {
-				return "", 0, err
+				return "", err
 			}
 		}
 		if id, err = r.create(ctx, last); err != nil {
-			return "", 0, err
+			return "", err
 		}
 		if id == last.Gone && r.VisibleAfter == 0 {
 			if gone, err := r.stillGone(ctx, last); err != nil {
-				return "", 0, err
+				return "", err
 			} else if gone {
-				return "", 0, fmt.Errorf("create: the service returned the id %s of the thing that is gone: set Resource.Replace, which gets another idempotency key", id)
+				return "", fmt.Errorf("create: the service returned the id %s of the thing that is gone: set Resource.Replace, which gets another idempotency key", id)
 			}
 		}
 	}
-	return id, 0, save(ctx, c, obj, r, value, last, id)
+	return id, save(ctx, c, obj, r, value, last, id)
 }
 
 // find returns the id of the thing of the intent. The one that is gone does not count, also if

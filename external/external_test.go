@@ -118,7 +118,7 @@ func pass(ctx context.Context, m *fakeserver.Server, obj *corev1.ConfigMap, e ex
 			err = errCrash
 		}
 	}()
-	return external.Once(ctx, m, obj, e)
+	return tryOnce(ctx, m, obj, e)
 }
 
 // TestOnceCrash proves EX1, with every pair of crashes, lost responses and failures
@@ -223,7 +223,7 @@ func TestOnceGuard(t *testing.T) {
 					m.Put(tt.live)
 				}
 				c := cloud.New(cloud.Options{})
-				id, wait, err := external.Once(t.Context(), m, tt.cached, accounts(c, visible))
+				id, wait, err := tryOnce(t.Context(), m, tt.cached, accounts(c, visible))
 				if id != "" || wait != 0 || !tt.want(err) {
 					t.Errorf("Once() = %q, %+v, %v", id, wait, err)
 				}
@@ -290,7 +290,7 @@ func TestOnceAnnotation(t *testing.T) {
 				m := fakeserver.New(obj)
 				m.Mangle = tt.mangle
 				c := cloud.New(cloud.Options{})
-				id, wait, err := external.Once(t.Context(), m, obj, accounts(c, tt.visible))
+				id, wait, err := tryOnce(t.Context(), m, obj, accounts(c, tt.visible))
 				if id != tt.want || wait != tt.after {
 					t.Errorf("Once() = %q, %v; want %q, %v", id, wait, tt.want, tt.after)
 				}
@@ -335,7 +335,7 @@ func TestOnceMisuse(t *testing.T) {
 			e, obj := accounts(cloud.New(cloud.Options{}), 0), fakeserver.Settings()
 			m := fakeserver.New(obj)
 			tt.change(&e, obj)
-			id, wait, err := external.Once(t.Context(), m, obj, e)
+			id, wait, err := tryOnce(t.Context(), m, obj, e)
 			if id != "" || wait != 0 || !isTerminal(err) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Once() = %q, %v, %v; want a terminal error with %q", id, wait, err, tt.want)
 			}
@@ -352,7 +352,7 @@ func TestOnceFailingCreate(t *testing.T) {
 	e := accounts(cloud.New(cloud.Options{}), 0)
 	e.Create = func(context.Context, string) (string, error) { return "", quota }
 	for i := range 10 {
-		id, wait, err := external.Once(t.Context(), m, m.Objects["settings"], e)
+		id, wait, err := tryOnce(t.Context(), m, m.Objects["settings"], e)
 		if id != "" || wait != 0 || !errors.Is(err, quota) {
 			t.Fatalf("pass %d: Once() = %q, %+v, %v; want %v", i, id, wait, err, quota)
 		}
@@ -368,7 +368,7 @@ func TestOnceFailingFind(t *testing.T) {
 	m, c := fakeserver.New(fakeserver.Settings()), cloud.New(cloud.Options{})
 	e := accounts(c, 0)
 	e.Find = func(context.Context, string) (string, bool, error) { return "", false, io.ErrUnexpectedEOF }
-	id, wait, err := external.Once(t.Context(), m, m.Objects["settings"], e)
+	id, wait, err := tryOnce(t.Context(), m, m.Objects["settings"], e)
 	if creates, _ := c.Calls(); id != "" || wait != 0 || !errors.Is(err, io.ErrUnexpectedEOF) || creates != 0 {
 		t.Errorf("Once() = %q, %v, %v with %d creates; want %v and none", id, wait, err, creates, io.ErrUnexpectedEOF)
 	}
@@ -424,7 +424,7 @@ func TestServerOnce(t *testing.T) {
 							return at().Call(ctx, process, call)
 						}), 0)
 						client := kubernetes.NewForConfigOrDie(process.Config()).CoreV1().ConfigMaps(namespace)
-						id, _, err := external.Once(t.Context(), client, cached, e)
+						id, _, err := tryOnce(t.Context(), client, cached, e)
 						process.Kill()
 						next, getErr := admin.Get(t.Context(), obj.Name, metav1.GetOptions{})
 						if getErr != nil {
@@ -447,7 +447,7 @@ func TestServerOnce(t *testing.T) {
 						if err := json.Unmarshal([]byte(next.Annotations[account]), &stored); err != nil || stored.ID != id {
 							t.Errorf("annotations are %v (%v), want the id %s in them", next.Annotations, err, id)
 						}
-						if again, _, err := external.Once(t.Context(), client, next, e); again != id || err != nil {
+						if again, _, err := tryOnce(t.Context(), client, next, e); again != id || err != nil {
 							t.Errorf("the next pass = %q, %v; want %q without a request", again, err, id)
 						}
 						return
@@ -486,7 +486,7 @@ func TestServerOnceTwoProcesses(t *testing.T) {
 			processes.Go(func() {
 				cached := obj
 				for {
-					id, wait, err := external.Once(t.Context(), client, cached, e)
+					id, wait, err := tryOnce(t.Context(), client, cached, e)
 					if id != "" {
 						return
 					}
@@ -533,7 +533,7 @@ func FuzzOnce(f *testing.F) {
 			c := cloud.New(cloud.Options{})
 			e := accounts(c, time.Duration(visible))
 			for range 3 {
-				id, wait, err := external.Once(t.Context(), m, m.Objects["settings"], e)
+				id, wait, err := tryOnce(t.Context(), m, m.Objects["settings"], e)
 				if err != nil {
 					t.Fatalf("Once() with %q = %v", value, err)
 				}
@@ -554,13 +554,13 @@ func FuzzOnce(f *testing.F) {
 func BenchmarkOnce(b *testing.B) {
 	m := fakeserver.New(fakeserver.Settings())
 	e := accounts(cloud.New(cloud.Options{}), 0)
-	if _, _, err := external.Once(b.Context(), m, m.Objects["settings"], e); err != nil {
+	if _, _, err := tryOnce(b.Context(), m, m.Objects["settings"], e); err != nil {
 		b.Fatal(err)
 	}
 	obj := m.Objects["settings"]
 	b.ReportAllocs()
 	for b.Loop() {
-		if id, _, err := external.Once(b.Context(), m, obj, e); id == "" || err != nil {
+		if id, _, err := tryOnce(b.Context(), m, obj, e); id == "" || err != nil {
 			b.Fatal(id, err)
 		}
 	}

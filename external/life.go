@@ -1,6 +1,7 @@
 package external
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ const look = 5 * time.Second
 // Result is what [Ensure] did and saw.
 type Result struct {
 	ID           string        // "" if there is no thing yet
-	State        State         // after the call; Busy also while Ensure waits for VisibleAfter
+	State        State         // after the call; Busy also while Ensure waits for VisibleAfter, and only with an error
 	RequeueAfter time.Duration // when to call Ensure again; 0 means with the next event
 }
 
@@ -54,6 +55,9 @@ type Result struct {
 //     the former thing, so that a crash leads to no second one. A thing that Create made less
 //     than VisibleAfter ago is Busy.
 //   - nothing if it is Busy: RequeueAfter is then 5s.
+//
+// While the state is Busy, the error is a controllerkit.WaitingError with the time RequeueAfter, beside
+// the Result. So a caller that returns the error does not report success before the thing is ready.
 //
 // Before Update and Replace, the API server confirms that obj is its newest version, as before
 // Create: otherwise the error is a Conflict. So neither an old leader nor a stale cache changes
@@ -75,10 +79,21 @@ func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 		return Result{}, fmt.Errorf("external: %w", kube.Terminal(err))
 	}
 	result, err := ensure(ctx, c, obj, r)
+	if err == nil && result.State == Busy {
+		err = &waiting{"the service has not finished with " + cmp.Or(result.ID, "the thing"), result.RequeueAfter}
+	}
 	if err != nil {
-		return Result{}, fmt.Errorf("external: %s of %s: %w", r.Annotation, kube.NameOf(obj), err)
+		return result, fmt.Errorf("external: %s of %s: %w", r.Annotation, kube.NameOf(obj), err)
 	}
 	return result, nil
+}
+
+// unborn returns the Result and the error of Ensure if there is no id.
+func unborn(err error) (Result, error) {
+	if wait := kube.Waits(err); wait > 0 {
+		return Result{State: Busy, RequeueAfter: wait}, err
+	}
+	return Result{}, err
 }
 
 func ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (Result, error) {
@@ -86,9 +101,9 @@ func ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 	if r.Policy == ObserveOnly {
 		return r.watch(ctx, last)
 	}
-	id, wait, err := once(ctx, c, obj, r)
+	id, err := once(ctx, c, obj, r)
 	if id == "" {
-		return Result{State: Busy, RequeueAfter: wait}, err
+		return unborn(err)
 	} else if err != nil {
 		return Result{}, err // the id is not stored
 	}
@@ -204,14 +219,14 @@ func renew[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj
 	if err != nil {
 		return Result{}, err
 	}
-	id, wait, err := obtain(ctx, c, obj, r, next, value, false)
+	id, err := obtain(ctx, c, obj, r, next, value, false)
 	if err != nil {
-		return Result{}, err
+		return unborn(err)
 	}
 	if r.VisibleAfter > 0 && id == last.ID && id == last.Gone {
 		return Result{}, fmt.Errorf("create: the service returned the id %s of the thing that is gone for the second time: unless somebody deleted two things of this name, set Resource.Replace, which gets another idempotency key", id)
 	}
-	return Result{id, Busy, max(look, wait, r.VisibleAfter)}, nil
+	return Result{id, Busy, max(look, r.VisibleAfter)}, nil
 }
 
 // hidden returns how long reads may still not show the thing.

@@ -49,7 +49,7 @@ func TestServerLives(t *testing.T) {
 		if err != nil || !live {
 			return err == nil, kube.Waits(err), err
 		}
-		result, err := external.Ensure(ctx, client, cached, r)
+		result, err := tryEnsure(ctx, client, cached, r)
 		if err != nil {
 			return false, kube.Waits(err), err
 		}

@@ -261,7 +261,7 @@ func (l *life) pass(t *testing.T) (state external.State, again time.Duration, er
 		}
 		return state, wait, err
 	}
-	result, err := external.Ensure(t.Context(), l.server, obj, r)
+	result, err := tryEnsure(t.Context(), l.server, obj, r)
 	return result.State, result.RequeueAfter, err
 }
 

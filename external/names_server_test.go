@@ -46,7 +46,7 @@ func TestServerAnnotations(t *testing.T) {
 		return err
 	}, func(name string) error {
 		d.patches = 0
-		_, _, err := external.Once(t.Context(), d, obj, external.Resource{
+		_, err := external.Once(t.Context(), d, obj, external.Resource{
 			Annotation: name,
 			Find:       func(context.Context, string) (string, bool, error) { return "", false, errStored },
 			Create:     func(context.Context, string) (string, error) { return "", errStored },

@@ -78,7 +78,7 @@ func clientCalls(ctx context.Context, c siteClient, s *clientSite, u untyped) {
 	_, _, _ = ssa.Migrate(ctx, "m", c.Patch, s)
 	_, _ = consistency.ConfirmLive(ctx, c, s)
 	_, _ = owner.Claim(ctx, c, s, clientSiteKind(), c, labels.Everything(), []*clientSite{s})
-	_, _, _ = external.Once(ctx, c, s, external.Resource{})
+	_, _ = external.Once(ctx, c, s, external.Resource{})
 }
 
 // TestClientFits keeps clientCalls in use, which the compiler checks.

@@ -164,9 +164,9 @@ func TestServerClientOwnsAndDeletes(t *testing.T) {
 		Create:     func(context.Context, string) (string, error) { creations++; return "id", nil },
 	}
 	for range 2 {
-		id, wait, err := external.Once(ctx, sites, parent, thing)
-		if err != nil || id != "id" || wait != 0 {
-			t.Fatalf("Once: %q, %v, %v", id, wait, err)
+		id, err := external.Once(ctx, sites, parent, thing)
+		if err != nil || id != "id" {
+			t.Fatalf("Once: %q, %v", id, err)
 		}
 		if parent, err = sites.Get(ctx, "parent", metav1.GetOptions{}); err != nil {
 			t.Fatal(err)

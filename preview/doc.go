@@ -41,7 +41,8 @@
 //   - A preview shows one call of each key, without the consequences of its writes. A call that fails is
 //     tried twice more, unless its error is terminal, and the last one counts. A write to an object that
 //     the call would have created fails with NotFound.
-//   - A list does not show the writes of the call.
+//   - A list does not show the writes of the call. A Set of package ssa/applyset knows that, and shows each object that
+//     it would apply and prune. A Batch with a new CustomResourceDefinition or Namespace fails.
 //   - Clients of other configurations, and effects that are not guarded, are real.
 //   - If the OpenAPI document of an aggregated API server has no dry runs of a resource, its writes fail.
 package preview

@@ -44,7 +44,7 @@ type call struct {
 type callKey struct{}
 
 // Begin returns the context of a call of a controller with a key, and a function that gets the result of the call, nil
-// for a success. If the key runs again, the later call counts.
+// for a success. A controllerkit.WaitingError is no failure. If the key runs again, the later call counts.
 func (p *Preview) Begin(ctx context.Context, controller, key string) (context.Context, func(error)) {
 	c := &call{}
 	p.mu.Lock()
@@ -56,6 +56,7 @@ func (p *Preview) Begin(ctx context.Context, controller, key string) (context.Co
 	p.begunOf[key]++
 	p.mu.Unlock()
 	ctx = context.WithValue(context.WithValue(ctx, callKey{}, c), calls.Preview{}, c.skip)
+	ctx = context.WithValue(ctx, calls.Previewed{}, c.unsent)
 	return ctx, func(err error) {
 		c.mu.Lock()
 		c.err, c.after = err, nil
@@ -65,7 +66,7 @@ func (p *Preview) Begin(ctx context.Context, controller, key string) (context.Co
 		if p.failed == nil {
 			p.failed = map[id]bool{}
 		}
-		if delete(p.failed, id{controller, key}); err != nil {
+		if delete(p.failed, id{controller, key}); err != nil && kube.Waits(err) == 0 {
 			p.failed[id{controller, key}] = true
 		}
 	}
@@ -91,6 +92,10 @@ func (c *call) skip(text string) {
 		return
 	}
 	c.skipped = append(c.skipped, kube.Printable(text, maxText))
+}
+
+func (c *call) unsent(w calls.Unsent) {
+	c.change(Change{Action: Action(w.Action), Resource: w.Resource, Namespace: w.Namespace, Name: w.Name, Note: kube.Printable(w.Note, maxText)})
 }
 
 func (c *call) change(change Change) {

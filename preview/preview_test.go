@@ -22,6 +22,7 @@ import (
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/external"
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/preview"
 )
 
@@ -382,7 +383,7 @@ func TestExternal(t *testing.T) {
 		ctx, end := p.Begin(t.Context(), "test", "one")
 		obj := configMap("one", "red")
 		obj.UID, obj.ResourceVersion, obj.Namespace = "u", "1", "ns"
-		id, wait, err := external.Once(ctx, patcher{obj}, obj, external.Resource{
+		id, err := external.Once(ctx, patcher{obj}, obj, external.Resource{
 			Annotation: "example.com/bucket",
 			Find: func(context.Context, string) (string, bool, error) {
 				return map[bool]string{true: "i-1"}[exists], exists, nil
@@ -393,11 +394,15 @@ func TestExternal(t *testing.T) {
 			},
 		})
 		end(err)
-		if err != nil || exists && id != "i-1" || !exists && (id != "" || wait <= 0) {
-			t.Errorf("exists %v: got %q, %v, %v", exists, id, wait, err)
+		if exists && (id != "i-1" || err != nil) || !exists && (id != "" || kube.Waits(err) <= 0) {
+			t.Errorf("exists %v: got %q, %v", exists, id, err)
 		}
-		if calls := p.Report().Calls; exists != (len(calls) == 0) || !exists && calls[0].Skipped[0] != "create example.com/bucket" {
+		report := p.Report()
+		if calls := report.Calls; exists != (len(calls) == 0) || !exists && (calls[0].Skipped[0] != "create example.com/bucket" || calls[0].Waits != err.Error()) {
 			t.Errorf("exists %v: %v", exists, calls)
+		}
+		if report.ExitCode() != 0 {
+			t.Errorf("exists %v: exit code %d, and a call that waits is no failure", exists, report.ExitCode())
 		}
 	}
 	p := &preview.Preview{}
@@ -434,6 +439,7 @@ func TestText(t *testing.T) {
 			{Action: preview.Modify, Resource: "deployments.apps", Namespace: "shop", Name: "front", Subresource: "status", Note: "Its fields are not known: x"},
 			{Action: preview.Create, Resource: "namespaces", Name: "new"},
 		}},
+		{Controller: "websites", Key: "shop/late", Waits: "the service is busy"},
 		{Controller: "websites", Key: "shop/other", Error: "stale"},
 		{Omitted: 3, Changes: []preview.Change{{Action: preview.Destroy, Resource: "pods", Namespace: "shop", Name: "gone"}}},
 	}}
@@ -446,6 +452,8 @@ func TestText(t *testing.T) {
     Its fields are not known: x
   create namespaces new
   skipped: make the record
+websites shop/late
+  waits: the service is busy
 websites shop/other
   failed: stale
 outside of a call

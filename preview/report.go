@@ -25,6 +25,8 @@ type Call struct {
 
 	// Error is the error of the call, which then may not show all that it would change.
 	Error string `json:"error,omitempty"`
+	// Waits is the text of the controllerkit.WaitingError of the call, which then shows what it does before the wait.
+	Waits string `json:"waits,omitempty"`
 }
 
 // A Change is a write that would change an object.
@@ -71,10 +73,13 @@ func (r *Report) add(id id, c *call) {
 	for i, change := range shown.Changes {
 		shown.Changes[i].Fields = slices.Clone(change.Fields)
 	}
-	if c.err != nil {
+	switch {
+	case kube.Waits(c.err) > 0:
+		shown.Waits = kube.Printable(c.err.Error(), maxText)
+	case c.err != nil:
 		shown.Error = kube.Printable(c.err.Error(), maxText)
 	}
-	if len(shown.Changes) > 0 || len(shown.Skipped) > 0 || shown.Error != "" {
+	if len(shown.Changes) > 0 || len(shown.Skipped) > 0 || shown.Error != "" || shown.Waits != "" {
 		r.Calls = append(r.Calls, shown)
 	}
 }
@@ -122,6 +127,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		}
 		if c.Error != "" {
 			p.line("  failed: %s", c.Error)
+		}
+		if c.Waits != "" {
+			p.line("  waits: %s", c.Waits)
 		}
 	}
 	p.line("%s", r.summary())

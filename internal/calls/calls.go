@@ -99,3 +99,23 @@ func InPreview(ctx context.Context) (note func(text string), on bool) {
 	note, on = ctx.Value(Preview{}).(func(text string))
 	return note, on
 }
+
+// Previewed is the key of a function in the context of a call whose writes are dry runs. It gets a write
+// that is not sent, because it would fail without the effects of earlier writes:
+//
+//	func(write Unsent)
+type Previewed struct{}
+
+// Unsent is a write that a preview reports and does not send.
+type Unsent struct {
+	Action                    string // of package preview
+	Resource, Namespace, Name string // Resource has its group, such as deployments.apps
+	Note                      string // why it is not sent
+}
+
+// NoteUnsent reports a write to the preview of ctx, if it has one.
+func NoteUnsent(ctx context.Context, write Unsent) {
+	if note, ok := ctx.Value(Previewed{}).(func(Unsent)); ok {
+		note(write)
+	}
+}

@@ -97,6 +97,13 @@ func (a *attempt) action(response *unstructured.Unstructured) Action {
 // applyMember applies one object to the version that it has decided about. It supposes that
 // an unknown object is absent.
 func (c *setCall) applyMember(ctx context.Context, w *wantedMember) error {
+	if c.preview {
+		// Later, the preview returns the response to the apply. An apply of a kind that is not served
+		// has another error in a preview.
+		if err := c.readWhole(ctx, w); err != nil && !kube.IsGone(err, w.id.name) {
+			return fmt.Errorf("read the object before the apply: %w", err)
+		}
+	}
 	a := &attempt{live: w.member.Live}
 	if listed := c.listed[w.id]; a.live == nil && listed != nil {
 		a.live = listed
@@ -130,7 +137,7 @@ func (c *setCall) applyMember(ctx context.Context, w *wantedMember) error {
 		case recreate:
 			if c.dryRun {
 				w.action, w.reason = Recreated, err.Error()
-				return nil
+				return c.noteRecreation(ctx, w, a.live)
 			}
 			if err := c.deleteToRecreate(ctx, w, a.live); err != nil {
 				return fmt.Errorf("delete, to recreate it: %w", err)
@@ -244,7 +251,7 @@ func (c *setCall) deleteToRecreate(ctx context.Context, w *wantedMember, live me
 // sendApply applies a configuration of a wanted object.
 func (c *setCall) sendApply(ctx context.Context, w *wantedMember, config *unstructured.Unstructured, force bool) (*unstructured.Unstructured, error) {
 	opts := metav1.ApplyOptions{FieldManager: c.Manager, Force: force}
-	if c.dryRun {
+	if c.dryRun && !c.reports {
 		opts.DryRun = []string{metav1.DryRunAll}
 	}
 	return apply.Dynamic(ctx, func(schema.GroupVersionResource, string) apply.Patcher {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -15,7 +16,17 @@ var ErrNotTried = errors.New("applyset: not tried")
 
 // errDeleting is the error of a Namespace or CustomResourceDefinition that was applied
 // while its deletion waits for a finalizer. New objects in it would be deleted too.
-var errDeleting = errors.New("it is being deleted: apply again after the deletion")
+var errDeleting = waiting{errors.New("it is being deleted: apply again after the deletion")}
+
+// errSkipped is the error of an object for which no request was made because another one has an error. It
+// is a wait so that the error of the call is one if those of the others are.
+var errSkipped = waiting{fmt.Errorf("%w: another object has failed", ErrNotTried)}
+
+// waiting is a controllerkit.WaitingError: the deletion of an object can end without another user.
+type waiting struct{ error }
+
+func (waiting) Waits() time.Duration { return 5 * time.Second }
+func (w waiting) Unwrap() error      { return w.error }
 
 // ObjectError is the error of one object of a [Batch] or a [Set].
 type ObjectError struct {

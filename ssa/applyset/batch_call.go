@@ -19,6 +19,8 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/definition"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/parallel"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
@@ -69,38 +71,13 @@ func (c *batchCall) add(object any) {
 	c.objects = append(c.objects, o)
 	switch o.manifest.GroupVersionKind().GroupKind() {
 	case crdKind():
-		c.addKinds(o.manifest)
+		c.definedKinds = append(c.definedKinds, definition.AddKinds(c.mapper, o.manifest)...)
 		c.crds = append(c.crds, o)
 		c.first = append(c.first, o)
 	case namespaceKind():
 		c.first = append(c.first, o)
 	default:
 		c.second = append(c.second, o)
-	}
-}
-
-// addKinds adds the kinds of a CustomResourceDefinition to the mapper. It ignores malformed
-// ones, which the API server rejects.
-func (c *batchCall) addKinds(crd *unstructured.Unstructured) {
-	text := func(fields ...string) string {
-		s, _, _ := unstructured.NestedString(crd.Object, append([]string{"spec"}, fields...)...)
-		return s
-	}
-	scope := meta.RESTScopeNamespace
-	if text("scope") == "Cluster" {
-		scope = meta.RESTScopeRoot
-	}
-	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
-	for _, v := range versions {
-		version, _ := v.(map[string]any)
-		name, _ := version["name"].(string)
-		if version["served"] != true || name == "" || text("names", "kind") == "" || text("names", "plural") == "" {
-			continue
-		}
-		gv := schema.GroupVersion{Group: text("group"), Version: name}
-		gvk := gv.WithKind(text("names", "kind"))
-		c.mapper.AddSpecific(gvk, gv.WithResource(text("names", "plural")), gv.WithResource(text("names", "singular")), scope)
-		c.definedKinds = append(c.definedKinds, gvk)
 	}
 }
 
@@ -160,14 +137,14 @@ func (c *batchCall) applyObject(ctx context.Context, o *batchObject, force bool)
 // run calls f for the objects without an error, in parallel, and returns after all calls.
 // If the call has failed before, it makes no calls.
 func (c *batchCall) run(ctx context.Context, objects []*batchObject, f func(context.Context, *batchObject) error) {
-	slots := semaphore.NewWeighted(int64(cmp.Or(c.Concurrency, defaultConcurrency)))
+	slots := semaphore.NewWeighted(int64(cmp.Or(c.Concurrency, parallel.Default)))
 	var wg sync.WaitGroup
 	for _, o := range objects {
 		if o.err != nil {
 			continue
 		}
 		if c.failed {
-			o.err = fmt.Errorf("%w: another object has failed", ErrNotTried)
+			o.err = errSkipped
 			continue
 		}
 		if slots.Acquire(ctx, 1) != nil || ctx.Err() != nil {
@@ -176,7 +153,7 @@ func (c *batchCall) run(ctx context.Context, objects []*batchObject, f func(cont
 		}
 		wg.Go(func() {
 			defer slots.Release(1)
-			err := errGoexit
+			err := parallel.ErrGoexit
 			defer func() { o.err = err }()
 			err = f(ctx, o)
 		})

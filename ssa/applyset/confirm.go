@@ -114,7 +114,11 @@ func (c *setCall) remaining() error {
 			left--
 		}
 		if f.state.action() == Pending && len(errs) < 3 {
-			errs = append(errs, &ObjectError{Index: -1, Kind: f.kind, Namespace: f.id.namespace, Name: f.id.name, Err: errors.New(f.reason)})
+			err := errors.New(f.reason)
+			if f.state != unserved { // which can need a human
+				err = waiting{err}
+			}
+			errs = append(errs, &ObjectError{Index: -1, Kind: f.kind, Namespace: f.id.namespace, Name: f.id.name, Err: err})
 		}
 	}
 	kinds := slices.SortedFunc(maps.Keys(c.memory.unservedKinds), func(a, b schema.GroupKind) int { return cmp.Compare(a.String(), b.String()) })
@@ -126,7 +130,7 @@ func (c *setCall) remaining() error {
 		errs = append(errs, fmt.Errorf("applyset: the API server does not serve the kind %s of the inventory: if its CustomResourceDefinition was deleted, remove the kind from the parent's annotation applyset.kubernetes.io/contains-group-kinds", kind))
 	}
 	if left > 0 {
-		errs = append(errs, fmt.Errorf("applyset: %d members are not gone: call Delete again", left))
+		errs = append(errs, waiting{fmt.Errorf("applyset: %d members are not gone: call Delete again", left)})
 	}
 	return errors.Join(errs...)
 }

@@ -38,7 +38,7 @@
 //   - AS8: If the parent is another tool's, has an inventory of no Set, lacks the
 //     finalizer or is being deleted, Set.Apply creates no object.
 //   - AS9: If Set.Delete returns nil, a list from the API server had no member, except
-//     kept ones.
+//     kept ones, or the parent was deleted with --cascade=orphan.
 //   - AS10: If the deletion of a Namespace or CustomResourceDefinition would delete the
 //     parent, a wanted object or a kept member, prune leaves it.
 //

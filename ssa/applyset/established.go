@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/definition"
 )
 
 // waitForCRDs waits for all applied CustomResourceDefinitions, one after the other: that
@@ -31,9 +33,6 @@ func (c *batchCall) waitForCRDs(ctx context.Context) {
 	}
 }
 
-// errNames is the error for names that another CustomResourceDefinition has.
-var errNames = errors.New("spec.names: the API server does not accept them")
-
 // waitEstablished waits until an applied CustomResourceDefinition is established, and
 // sets live to the established object.
 func (c *batchCall) waitEstablished(ctx context.Context, o *batchObject) error {
@@ -45,7 +44,7 @@ func (c *batchCall) waitEstablished(ctx context.Context, o *batchObject) error {
 	for {
 		patience := time.Duration(math.MaxInt64)
 		switch done, err := isEstablished(o.live); {
-		case doubtful && errors.Is(err, errNames):
+		case doubtful && errors.Is(err, definition.ErrNames):
 			patience = time.Second
 		case done || err != nil:
 			return err
@@ -114,25 +113,10 @@ func (o *batchObject) watch(ctx context.Context, client dynamic.ResourceInterfac
 	}
 }
 
-// isEstablished reports whether the API server serves the kinds of a
-// CustomResourceDefinition. It returns an error if the API server rejects them.
+// isEstablished is definition.IsEstablished with an error for one that is being deleted.
 func isEstablished(crd *unstructured.Unstructured) (bool, error) {
 	if crd.GetDeletionTimestamp() != nil {
 		return false, errDeleting
 	}
-	conditions, _, _ := unstructured.NestedSlice(crd.Object, "status", "conditions")
-	established, refused := false, ""
-	for _, c := range conditions {
-		condition, _ := c.(map[string]any)
-		switch {
-		case condition["type"] == "Established":
-			established = condition["status"] == "True"
-		case condition["type"] == "NamesAccepted" && condition["status"] == "False":
-			refused = fmt.Sprint(condition["reason"], ": ", condition["message"])
-		}
-	}
-	if refused != "" && !established {
-		return false, fmt.Errorf("%w: %s", errNames, refused)
-	}
-	return established, nil
+	return definition.IsEstablished(crd)
 }

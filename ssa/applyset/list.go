@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/parallel"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
@@ -178,10 +179,10 @@ func (c *setCall) listVersions(ctx context.Context, scopes []scope, found map[id
 		}
 		return nil
 	}
-	errs := each(ctx, c.Concurrency, requests, read)
+	errs := parallel.Each(ctx, c.Concurrency, requests, read)
 	for _, s := range forbidden {
 		if len(errs) == 0 {
-			errs = each(ctx, c.Concurrency, single(s), read)
+			errs = parallel.Each(ctx, c.Concurrency, single(s), read)
 		}
 	}
 	return kinds, errors.Join(errs...)

@@ -104,6 +104,11 @@ func (m *memory) forget() {
 	m.trustedUntil, m.inventory, m.unservedKinds, m.members = time.Time{}, inventory.New(), nil, map[identity]observed{}
 }
 
+// restore sets the members and the inventory.
+func (m *memory) restore(members map[identity]observed, i inventory.Inventory) {
+	m.members, m.inventory = members, i
+}
+
 // drop forgets an object that is no member.
 func (m *memory) drop(id identity) {
 	m.mu.Lock()

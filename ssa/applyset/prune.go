@@ -16,6 +16,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/ssa/applyset/internal/parallel"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
@@ -110,7 +111,7 @@ func (c *setCall) findFormer(ctx context.Context) error {
 		}
 		c.former = append(c.former, f)
 	}
-	each(ctx, c.Concurrency, c.former, func(f *formerMember) error {
+	parallel.Each(ctx, c.Concurrency, c.former, func(f *formerMember) error {
 		if f.err == nil {
 			f.err = c.examine(ctx, f)
 		}
@@ -183,13 +184,15 @@ func (c *setCall) prune(ctx context.Context, bounded bool) error {
 				now = append(now, f)
 			}
 		}
-		each(ctx, c.Concurrency, now, func(f *formerMember) error {
+		parallel.Each(ctx, c.Concurrency, now, func(f *formerMember) error {
 			if f.state == doomed {
 				f.err = c.deleteFormer(ctx, f)
 			}
 			return nil // f has the error
 		})
-		if len(now) > 0 || stage == stageFirst {
+		if c.preview {
+			c.supposeGone(now)
+		} else if len(now) > 0 || stage == stageFirst {
 			if err := c.confirm(ctx, now); err != nil {
 				return err
 			}

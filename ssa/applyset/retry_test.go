@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/ssa/applyset"
 )
 
@@ -120,6 +121,9 @@ func TestBatchTerminating(t *testing.T) {
 	all := objectErrors(t, err)
 	if len(all) != 2 || !errors.Is(all[0], applyset.ErrNotTried) || !strings.Contains(all[1].Error(), "being deleted") || answers[1] != nil || second != 0 {
 		t.Errorf("answers %v with %d requests of the second stage, error %v", answers, second, err)
+	}
+	if kube.Waits(err) != 5*time.Second {
+		t.Errorf("error %v waits %v, want 5s", err, kube.Waits(err))
 	}
 }
 

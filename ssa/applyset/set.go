@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -195,7 +196,8 @@ type Result struct {
 // rely on what the Set remembers. Otherwise Apply reads the live parent and lists the
 // members.
 //
-// If an object fails, later stages are not tried and no object is pruned. Prune
+// If an object fails, later stages are not tried and no object is pruned. If it only waits for the end of
+// a deletion, the error is a controllerkit.WaitingError. Prune
 // compares with the live object: an object of another set, or with a controller other
 // than the parent, stays. If the deletion of an object waits, for example for its
 // finalizers, the remaining stages wait for it, with the Action Pending. The next call
@@ -211,66 +213,50 @@ type Result struct {
 // of an absent object, Apply creates the object without one. If another user has created
 // it just before, Apply removes its own fields and its label again. If the program dies
 // before that, the other user's object stays a member.
+//
+// In a call of package preview, the results are those of Plan, and the report has the writes.
 func (s *Set) Apply(ctx context.Context, parent metav1.Object, wanted ...Member) ([]Result, error) {
-	c, err := s.newCall(parent)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.checkWanted(wanted); err != nil {
-		return nil, err
-	}
-	if c.batch.failed {
-		return c.report(nil)
-	}
-	if err := c.checkInventorySize(); err != nil {
-		return nil, err
-	}
-	unlock, err := c.lockParent(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if err := c.load(ctx, false); err != nil {
-		return nil, err
-	}
-	if err := c.applyAll(ctx); err != nil {
-		return nil, err
-	}
-	if !c.batch.failed {
-		err = c.prune(ctx, true)
-	}
-	return c.report(err)
+	return s.call(ctx, parent, wanted, false, func(c *setCall) ([]Result, error) {
+		if c.reports = c.preview; c.reports {
+			return c.plan(ctx)
+		}
+		err := c.applyAll(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if !c.batch.failed {
+			err = c.prune(ctx, true)
+		}
+		return c.report(err)
+	})
 }
 
 // Delete prunes all members of parent, in the reverse order of the stages and without the
 // bounds of Apply. With a Namespace go all objects in it. Its error is nil once complete lists from the API server had no member
-// except kept ones. Otherwise call it again, for example after the event of a member.
+// except kept ones. Otherwise call it again, for example after the event of a member. If only
+// deletions are not finished, the error is a controllerkit.WaitingError.
+//
+// If a user deleted the parent with --cascade=orphan, Delete deletes no member and returns nil. The members keep
+// their label: a new parent of the same kind, namespace and name takes them over, and another one needs
+// Force. The finalizer orphan shows that deletion. The garbage collector removes it soon: if parent, as
+// passed, lacks it, Delete deletes the members. To be sure that an object stays, use Keep.
 //
 // Call Delete as the cleanup of Finalizer. parent may be being deleted or not.
 func (s *Set) Delete(ctx context.Context, parent metav1.Object) ([]Result, error) {
-	c, err := s.newCall(parent)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.checkWanted(nil); err != nil {
-		return nil, err
-	}
-	unlock, err := c.lockParent(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if err := c.load(ctx, true); err != nil {
-		return nil, err
-	}
-	results, err := c.report(c.prune(ctx, false))
-	if err == nil {
-		err = c.remaining()
-	}
-	if err == nil {
-		c.memory.forget()
-	}
-	return results, err
+	return s.call(ctx, parent, nil, true, func(c *setCall) ([]Result, error) {
+		if c.preview {
+			defer c.memory.restore(maps.Clone(c.memory.members), c.memory.inventory)
+			return c.report(c.prune(ctx, false))
+		}
+		results, err := c.report(c.prune(ctx, false))
+		if err == nil {
+			err = c.remaining()
+		}
+		if err == nil {
+			c.memory.forget()
+		}
+		return results, err
+	})
 }
 
 // TakeOver makes the set of another tool, such as "kubectl", one of this Set: it changes the

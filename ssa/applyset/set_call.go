@@ -2,6 +2,7 @@ package applyset
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/metadata"
 
 	"github.com/controllerkit/controllerkit/internal/apply"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
 )
@@ -43,6 +45,8 @@ type setCall struct {
 	definedGroups    sets.Set[string]                       // that definitions among the members have
 
 	dryRun      bool
+	preview     bool // in a call of package preview
+	reports     bool // the preview reports the dry runs
 	resetMapper bool // whether the call has reset the Mapper
 }
 
@@ -78,7 +82,38 @@ func (c *setCall) parentNeeds(id identity) string {
 	return ""
 }
 
-// begin checks the Set and the parent.
+// call calls do for a method, after the checks and with a complete memory. Delete has remove.
+func (s *Set) call(ctx context.Context, parent metav1.Object, wanted []Member, remove bool, do func(*setCall) ([]Result, error)) ([]Result, error) {
+	c, err := s.newCall(parent)
+	if err == nil {
+		err = c.checkWanted(wanted)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.batch.failed {
+		return c.report(nil)
+	}
+	if err := c.checkInventorySize(); err != nil && !remove {
+		return nil, err
+	}
+	unlock, err := c.lockParent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if remove && parent.GetDeletionTimestamp() != nil && slices.Contains(parent.GetFinalizers(), metav1.FinalizerOrphanDependents) {
+		c.memory.forget()
+		return nil, nil
+	}
+	if err := c.load(ctx, remove); err != nil {
+		return nil, err
+	}
+	_, c.preview = calls.InPreview(ctx)
+	return do(c)
+}
+
+// newCall checks the Set and the parent.
 func (s *Set) newCall(parent metav1.Object) (*setCall, error) {
 	kind := s.ParentKind
 	switch {
@@ -178,7 +213,7 @@ func (c *setCall) report(err error) ([]Result, error) {
 	}
 	for i, w := range c.wanted {
 		if w.object.err == nil && c.batch.failed && w.action == "" {
-			w.object.err = fmt.Errorf("%w: another object has failed", ErrNotTried)
+			w.object.err = errSkipped
 		}
 		add(i, Result{Kind: w.object.manifest.GroupVersionKind(), Namespace: w.object.manifest.GetNamespace(), Name: w.object.manifest.GetName(), Action: w.action, Reason: w.reason, Err: w.object.err, Object: w.response})
 	}

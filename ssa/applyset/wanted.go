@@ -27,6 +27,7 @@ type wantedMember struct {
 	sum      [sha256.Size]byte // of the configuration
 	action   Action
 	reason   string
+	before   *unstructured.Unstructured // the object before a dry run; nil if absent or unread
 	response *unstructured.Unstructured // to the apply; nil without a response
 }
 

@@ -14,6 +14,7 @@ import (
 	applybatchv1 "k8s.io/client-go/applyconfigurations/batch/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/examples/backup/api/v1"
 	"github.com/controllerkit/controllerkit/examples/backup/store"
 	"github.com/controllerkit/controllerkit/external"
@@ -62,7 +63,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, b *v1.Backup) (reconcile.Res
 	limit := now.Add(b.Spec.Interval.Duration)
 	runs, err := newestFirst(jobs, limit)
 	untilNext, startErr := r.start(ctx, b, runs, now, limit)
-	wait, recordErr := r.record(ctx, b, runs)
+	recordErr := r.record(ctx, b, runs, untilNext)
 	retention := settings.Retention
 	if b.Spec.Retention > 0 {
 		retention = int(b.Spec.Retention)
@@ -74,9 +75,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, b *v1.Backup) (reconcile.Res
 	}
 	if err := status.Set(&b.Status.Conditions, b.Generation, ready(runs)); err != nil {
 		return reconcile.Result{}, fmt.Errorf("set the condition: %w", err)
-	}
-	if wait > 0 {
-		untilNext = min(untilNext, wait)
 	}
 	return reconcile.Result{RequeueAfter: untilNext}, nil
 }
@@ -107,24 +105,23 @@ func (r *Reconciler) start(ctx context.Context, b *v1.Backup, runs []run, now, l
 	return next.Sub(now), nil
 }
 
-// record makes one snapshot for each successful Job. It returns how long to wait until it must be called
-// again, or 0.
-func (r *Reconciler) record(ctx context.Context, b *v1.Backup, runs []run) (wait time.Duration, err error) {
+// record makes one snapshot for each successful Job. The error waits no longer than until the next Job.
+func (r *Reconciler) record(ctx context.Context, b *v1.Backup, runs []run, untilNext time.Duration) error {
 	var errs []error
 	for _, run := range runs {
 		c := finished(run.Job)
 		if c == nil || c.Type != batchv1.JobComplete || run.DeletionTimestamp != nil {
 			continue
 		}
-		_, after, err := external.Once(ctx, r.JobClient(b.Namespace), run.Job, r.snapshot(b, run))
+		_, err := external.Once(ctx, r.JobClient(b.Namespace), run.Job, r.snapshot(b, run))
+		if w := controllerkit.WaitingError(nil); errors.As(err, &w) && w.Waits() > untilNext {
+			err = sooner{err, untilNext}
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("record the snapshot of Job %s: %w", run.Name, err))
 		}
-		if after > 0 && (wait == 0 || after < wait) {
-			wait = after
-		}
 	}
-	return wait, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // snapshot describes the snapshot of a Job.
@@ -260,6 +257,15 @@ type unseen time.Duration
 
 func (unseen) Error() string          { return "the store may not show all snapshots yet" }
 func (u unseen) Waits() time.Duration { return time.Duration(u) }
+
+// sooner is a controllerkit.WaitingError with a shorter time.
+type sooner struct {
+	error
+	wait time.Duration
+}
+
+func (s sooner) Waits() time.Duration { return s.wait }
+func (s sooner) Unwrap() error        { return s.error }
 
 // job returns the Job that copies the claim. It has no time to finish after the next one is due.
 func job(b *v1.Backup, due time.Time) *applybatchv1.JobApplyConfiguration {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,6 +23,7 @@ import (
 	"github.com/controllerkit/controllerkit/examples/backup/controller"
 	"github.com/controllerkit/controllerkit/examples/backup/store"
 	"github.com/controllerkit/controllerkit/external"
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator"
 )
 
@@ -52,6 +55,19 @@ func (s *snapshots) List(_ context.Context, owner string) (owned []store.Snapsho
 		}
 	}
 	return owned, s.err
+}
+
+// failing fails creations alone.
+type failing struct {
+	*snapshots
+	err error
+}
+
+func (f *failing) Create(ctx context.Context, s store.Snapshot) (store.Snapshot, error) {
+	if f.err != nil {
+		return store.Snapshot{}, f.err
+	}
+	return f.snapshots.Create(ctx, s)
 }
 
 func (s *snapshots) Delete(_ context.Context, id string) error {
@@ -182,6 +198,89 @@ func TestReconcileFailures(t *testing.T) {
 	}
 	if b.Status.LastTime != nil {
 		t.Errorf("the last time is %v, want none before the Job exists", b.Status.LastTime)
+	}
+}
+
+// TestFailingCreation: while the store rejects creations, each call returns an error, also those that only wait until the store
+// shows what an earlier one made. So Ready is not true. The wait ends at the next Job at the latest.
+func TestFailingCreation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(ended(owned(), -1, ""))
+		f.VisibleAfter = store.VisibleAfter
+		service := &failing{f.store, errors.New("507")}
+		f.Store = service
+		end := time.Now().Add(2 * time.Minute)
+		failures, waits := 0, 0
+		for {
+			b := owned()
+			_, err := f.Reconcile(t.Context(), b)
+			if err == nil {
+				if len(f.store.all) != 1 || !meta.IsStatusConditionTrue(b.Status.Conditions, "Ready") {
+					t.Errorf("snapshots %v, conditions %v without an error", f.store.all, b.Status.Conditions)
+				}
+				break
+			}
+			if len(b.Status.Conditions) > 0 {
+				t.Errorf("the conditions are %v beside the error %v", b.Status.Conditions, err)
+			}
+			if wait := kube.Waits(err); wait > 0 {
+				waits++
+				time.Sleep(wait)
+			} else {
+				failures++
+				time.Sleep(5 * time.Millisecond)
+			}
+			if !time.Now().Before(end) {
+				service.err = nil
+			}
+		}
+		if late := time.Since(end); failures < 4 || waits < 4 || late > store.VisibleAfter {
+			t.Errorf("%d failures, %d waits, and the snapshot %v after the end", failures, waits, late)
+		}
+
+		f = newFixture(ended(owned(), -1, ""))
+		f.VisibleAfter = 50 * time.Minute
+		f.Store = &failing{f.store, errors.New("507")}
+		_, _ = f.Reconcile(t.Context(), owned())
+		if _, err := f.Reconcile(t.Context(), owned()); kube.Waits(err) != 30*time.Minute {
+			t.Errorf("error %v waits %v, want the 30m until the next Job", err, kube.Waits(err))
+		}
+	})
+}
+
+// TestForeignSnapshots: a proxy drops the query of a list, so the response has the snapshots of all backups. None is deleted.
+func TestForeignSnapshots(t *testing.T) {
+	service := new(store.Server)
+	deletions := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodDelete {
+			deletions++
+		}
+		r.URL.RawQuery = ""
+		service.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	client, err := store.NewClient(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, token := range []string{"a", "b", "c"} {
+		if _, err := client.Create(t.Context(), store.Snapshot{Owner: "other-uid", Token: token, Time: begin}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := owned()
+	f := newFixture()
+	f.Store = client
+	if _, err := f.Reconcile(t.Context(), b); err == nil || !strings.Contains(err.Error(), `of the owner "other-uid"`) {
+		t.Errorf("Reconcile() = %v, want an error with the owner", err)
+	}
+	b.DeletionTimestamp = new(metav1.Now())
+	if err := f.Cleanup(t.Context(), b); err == nil || !strings.Contains(err.Error(), `of the owner "other-uid"`) {
+		t.Errorf("Cleanup() = %v, want an error with the owner", err)
+	}
+	if deletions > 0 || len(service.Snapshots("")) != 3 {
+		t.Errorf("%d deletions, and the snapshots %v are left", deletions, service.Snapshots(""))
 	}
 }
 

@@ -32,7 +32,7 @@ type Service interface {
 	// Create makes a snapshot, and returns it with the ID that the service chose. A second call
 	// makes a second snapshot.
 	Create(ctx context.Context, snapshot Snapshot) (Snapshot, error)
-	// List returns the snapshots of an owner.
+	// List returns the snapshots of an owner. A snapshot of another one in the response is an error.
 	List(ctx context.Context, owner string) ([]Snapshot, error)
 	// Delete removes a snapshot, if it exists.
 	Delete(ctx context.Context, id string) error
@@ -86,6 +86,11 @@ func (c *Client) List(ctx context.Context, owner string) ([]Snapshot, error) {
 	var all []Snapshot
 	if err := c.do(ctx, http.MethodGet, "/snapshots?owner="+url.QueryEscape(owner), nil, &all); err != nil {
 		return nil, fmt.Errorf("store: list the snapshots: %w", err)
+	}
+	for _, s := range all {
+		if s.Owner != owner { // a proxy can drop the query, and the caller deletes what List returns
+			return nil, fmt.Errorf("store: list the snapshots: the response has snapshot %s of the owner %q, and %q was asked for: check the proxies in front of the service", s.ID, s.Owner, owner)
+		}
 	}
 	return all, nil
 }

@@ -1,4 +1,5 @@
-package applyset
+// Package parallel calls a function for several items at once.
+package parallel
 
 import (
 	"cmp"
@@ -11,17 +12,18 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-const defaultConcurrency = 8
+// Default is the concurrency for 0.
+const Default = 8
 
-// errGoexit is the error of a call that did not return. Without it, the call of a client that
+// ErrGoexit is the error of a call that did not return. Without it, the call of a client that
 // ends its goroutine would count as a success, and a prune could follow.
-var errGoexit = errors.New("the client called runtime.Goexit, as testing.T.FailNow does: return an error instead")
+var ErrGoexit = errors.New("the client called runtime.Goexit, as testing.T.FailNow does: return an error instead")
 
-// each calls f for the items, several at a time, and returns the errors after all calls.
+// Each calls f for the items, several at a time, and returns the errors after all calls.
 // After an error it makes no more calls. If the context ends, its cause is among the
 // errors.
-func each[T any](ctx context.Context, concurrency int, items []T, f func(T) error) []error {
-	slots := semaphore.NewWeighted(int64(cmp.Or(concurrency, defaultConcurrency)))
+func Each[T any](ctx context.Context, concurrency int, items []T, f func(T) error) []error {
+	slots := semaphore.NewWeighted(int64(cmp.Or(concurrency, Default)))
 	var wg sync.WaitGroup
 	var failed atomic.Bool
 	errs := make([]error, len(items), len(items)+1)
@@ -35,7 +37,7 @@ func each[T any](ctx context.Context, concurrency int, items []T, f func(T) erro
 		}
 		wg.Go(func() {
 			defer slots.Release(1)
-			err := errGoexit
+			err := ErrGoexit
 			defer func() {
 				if errs[i] = err; err != nil {
 					failed.Store(true)
