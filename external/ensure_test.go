@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/external"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/fakeserver"
@@ -248,6 +249,56 @@ func TestEnsureSameID(t *testing.T) {
 	}
 }
 
+// A stored id whose time is in the future, of a clock that was wrong, and whose thing reads do not show
+// yet is no reason for a second thing, and Delete leaves no thing behind.
+//
+// Proves EX4.
+func TestIDFromTheFuture(t *testing.T) {
+	t.Parallel()
+	for _, gone := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s, m := quiet(service{finds: true, lag: 30 * time.Second, visible: time.Minute})
+			r := s.machine("small")
+			for range 2 { // stores the intent, and waits; then creates
+				if result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r); err != nil {
+					t.Fatal(err)
+				} else if len(s.machines) == 0 {
+					time.Sleep(result.RequeueAfter)
+				}
+			}
+			annotate(m, `{"token":%q,"since":"2100-01-01T00:00:00Z","id":"machine-1"}`, external.Token(m.Objects["settings"], account))
+			call := func() (time.Duration, error) {
+				if gone {
+					err := external.Delete(t.Context(), m, m.Objects["settings"], r)
+					var waits controllerkit.WaitingError
+					if errors.As(err, &waits) {
+						return waits.Waits(), nil
+					}
+					return 0, err
+				}
+				result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r)
+				return result.RequeueAfter, err
+			}
+			for n := range 10 {
+				wait, err := call()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n == 0 && wait != time.Minute {
+					t.Errorf("the first wait is %v, want VisibleAfter", wait)
+				}
+				if wait == 0 {
+					break
+				}
+				time.Sleep(wait)
+			}
+			if want := map[bool]int{false: 1, true: 0}[gone]; len(s.machines) != 1 || len(s.here()) != want {
+				t.Errorf("delete %t: %d machines of %d are left, want %d of 1", gone, len(s.here()), len(s.machines), want)
+			}
+		})
+	}
+}
+
 // A stale object updates and replaces nothing.
 //
 // Proves EX3.
@@ -330,6 +381,11 @@ func TestDelete(t *testing.T) {
 		{name: "an intent that reads may not show yet", service: service{finds: true, visible: time.Minute}, wait: 40 * time.Second, before: intent("1999-12-31T23:59:40Z")},
 		{name: "an intent of long ago", service: service{finds: true, visible: time.Minute}, before: intent("1999-12-31T23:59:00Z")},
 		{name: "an intent from the future", service: service{finds: true, visible: time.Minute}, wait: time.Minute, writes: 1, before: intent("2100-01-01T00:00:00Z")},
+		{name: "an id from the future", service: service{finds: true, visible: time.Minute}, wait: time.Minute, writes: 1,
+			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
+				annotate(m, `{"token":%q,"since":"2100-01-01T00:00:00Z","id":"machine-1"}`, external.Token(m.Objects["settings"], account))
+				deleting(m)
+			}},
 		{name: "unreadable", service: lists,
 			before: func(_ *testing.T, _ *service, m *fakeserver.Server, _ *external.Resource) {
 				annotate(m, "x")

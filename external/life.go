@@ -116,7 +116,9 @@ func ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 	case state == Different && r.Update != nil:
 		return update(ctx, c, obj, r, last)
 	case state == Gone && id == last.ID:
-		if wait := r.hidden(last); wait > 0 {
+		if wait, err := hidden(ctx, c, obj, r, last); err != nil {
+			return Result{}, err
+		} else if wait > 0 {
 			return Result{id, Busy, wait}, nil
 		}
 		return renew(ctx, c, obj, r, last)
@@ -229,12 +231,17 @@ func renew[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj
 	return Result{id, Busy, max(look, r.VisibleAfter)}, nil
 }
 
-// hidden returns how long reads may still not show the thing.
-func (r Resource) hidden(last intent) time.Duration {
-	if r.VisibleAfter == 0 || last.Since.After(time.Now().Add(r.VisibleAfter)) { // or a clock was wrong
-		return 0
+// hidden returns how long reads may still not show the thing. The clock that the time of the id is
+// from may have been wrong: if the time is ahead, hidden stores the present one.
+func hidden[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent) (time.Duration, error) {
+	if r.VisibleAfter == 0 {
+		return 0, nil
 	}
-	return r.VisibleAfter - time.Since(last.Since)
+	if !last.Since.After(time.Now().Add(r.VisibleAfter)) {
+		return r.VisibleAfter - time.Since(last.Since), nil
+	}
+	last.Since = time.Now().UTC()
+	return r.VisibleAfter, exchange(ctx, c, obj, r, obj.GetAnnotations()[r.Annotation], last, "store the time")
 }
 
 // observe calls Observe.
@@ -356,7 +363,9 @@ func remove[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 	if state != Gone {
 		return &waiting{"the service has not yet deleted " + last.ID, look}
 	}
-	if wait := r.hidden(last); wait > 0 {
+	if wait, err := hidden(ctx, c, obj, r, last); err != nil {
+		return err
+	} else if wait > 0 {
 		return unseen(wait)
 	}
 	if obj.GetDeletionTimestamp() != nil {

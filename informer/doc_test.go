@@ -3,7 +3,7 @@
 //
 //   - Set: informer, served, server, diagnosis, conversion_server, check, log, malformed, mutation, parts, outage, patience
 //   - lost events: audit, audit_server, relist_server, restore_server
-//   - transports: lists, silence, cuts_server
+//   - transports: behind, lists, silence, cuts_server
 //   - transforms and memory: trim, metadata, guard, memory_server
 //   - Index: index
 //   - ClientGo: clientgo

@@ -36,6 +36,10 @@ const defaultSilence = 3 * time.Minute
 // requests fail, a line of log has the reason within 10s, and again each minute. A watch
 // that no informer sends is sent again only if it has sendInitialEvents.
 //
+// If the API server's watch cache is too old for a list that is streamed, client-go sends the watch
+// again without end and without a line of log. The transport instead makes the informer list, and logs
+// a line.
+//
 // It concerns all watches of the config, not only the watches of informers. A watch that does
 // not ask for bookmarks, and one of an aggregated API server without bookmarks, ends after each
 // silence, and the informer lists after each second one. client-go itself repeats a watch that gets no response, up to 10 times. Other

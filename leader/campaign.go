@@ -77,7 +77,7 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 		}
 		if until := m.waitUntil(may, at, time.Now()); until.IsZero() {
 			t, err = m.claimOnce(ctx, lease)
-		} else if woken := c.sleep(ctx, until); woken {
+		} else if woken := c.sleep(ctx, until); woken && !c.isLate() {
 			// A leader renews within 1.1 RetryPeriods. A read at most 1.2 after the
 			// last event loses no time to a dead watch.
 			m.nextRead = time.Now().Add(c.RetryPeriod/20*23 + rand.N(c.RetryPeriod/20+1))

@@ -43,6 +43,8 @@ type candidate struct {
 	stored  *coordinationv1.Lease      // the last response to a write; nil before the first
 	foreign *coordinationv1.Lease      // the last version of the watch that is not this Run's, or was deleted
 	leading *term                      // nil while campaigning
+	delay   delay                      // of the watch
+	late    bool                       // the last event was
 
 	reached bool // a read or a conflict has reached the API server; only the goroutine of Run uses it
 	sees    bool // the last value of Metrics.LeaderSeen; only the goroutine of Run uses it
@@ -57,9 +59,9 @@ func (c *candidate) see(seen bool) {
 }
 
 // A view is the Lease as this process knows it. It may be out of date, and may go back
-// in time if the watch lags behind a read. Both are safe: each write is conditional on
-// the version in the view, and a step back counts as a change, so the candidate only
-// waits longer.
+// in time if etcd is restored or a read is overtaken. Both are safe: each write is
+// conditional on the version in the view, and a step back counts as a change, so the
+// candidate only waits longer.
 type view struct {
 	known   bool                  // a read or an event has arrived
 	lease   *coordinationv1.Lease // never modified; nil means absent

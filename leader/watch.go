@@ -76,8 +76,8 @@ func (c *candidate) watchOnce(ctx context.Context) (lasted time.Duration, err er
 	}
 }
 
-// event handles a watch event. While leading, it ignores an event that is older than
-// the view. A newer event ends the term if the Lease was deleted or is in a later term.
+// event handles a watch event. It ignores an event that is older than the view. While
+// leading, a newer event ends the term if the Lease was deleted or is in a later term.
 // After any other record that is not this Run's the leader renews at once, which shows
 // whether it still holds the Lease.
 func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
@@ -87,13 +87,13 @@ func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 	if order, ok := compare(lease, c.foreign); !own && (!ok || order > 0) {
 		c.foreign = lease
 	}
-	if t := c.leading; t != nil {
+	t := c.leading
+	if order, ok := compare(lease, c.seen.lease); ok && order < 0 && (t == nil || lease.UID == t.LeaseUID) {
+		return // without a wake: a standby whose watch lags goes on reading
+	}
+	if t != nil {
 		same := lease.UID == t.LeaseUID
-		order, ok := compare(lease, c.seen.lease)
-		older := ok && order < 0
 		switch {
-		case same && older:
-			return
 		case same && kind == watch.Deleted:
 			t.failed(errors.New("the Lease was deleted"))
 			t.End()
@@ -105,6 +105,7 @@ func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 			return
 		}
 	}
+	c.late = c.lateLocked(lease)
 	switch {
 	case kind != watch.Deleted:
 		c.observeLocked(lease)
@@ -115,6 +116,37 @@ func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 	case c.wake <- struct{}{}:
 	default:
 	}
+}
+
+// A delay is the shortest time from renewTime to an event in one term. It has the difference of
+// the leader's clock in it, so only a longer time means something: the watch lags.
+type delay struct {
+	holder   string
+	number   int64
+	shortest time.Duration
+}
+
+// lateLocked reports whether the event took a RetryPeriod longer than another one of its term. A watch
+// that falls behind slowly brings an event in each RetryPeriod, and the view is too old.
+func (c *candidate) lateLocked(lease *coordinationv1.Lease) bool {
+	if lease.Spec.RenewTime == nil {
+		return false
+	}
+	// By the monotonic clock, which a change of the time does not change.
+	took := time.Since(c.began) - lease.Spec.RenewTime.Sub(c.began)
+	d := delay{ptr.Deref(lease.Spec.HolderIdentity, ""), numberOf(lease), took}
+	if d.holder == c.delay.holder && d.number == c.delay.number {
+		d.shortest = min(took, c.delay.shortest)
+	}
+	c.delay = d
+	return took-d.shortest > c.RetryPeriod
+}
+
+// isLate is the last result of lateLocked.
+func (c *candidate) isLate() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.late
 }
 
 // compare orders two versions of one Lease: a is later if order is positive. ok is

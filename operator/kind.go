@@ -28,7 +28,6 @@ import (
 	"github.com/controllerkit/controllerkit/operator/internal/outcome"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
 	"github.com/controllerkit/controllerkit/reconcile"
-	"github.com/controllerkit/controllerkit/status"
 	"github.com/controllerkit/controllerkit/status/kstatus"
 )
 
@@ -405,7 +404,7 @@ func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, 
 	if failed := outcome.Report(before, obj, c); failed != nil {
 		return errors.Join(err, failed)
 	}
-	stored, failed := status.Patch(ctx, k.Client.Namespace(before.GetNamespace()), before, func(target T) { outcome.Take(target, obj) })
+	stored, failed := outcome.Write(ctx, k.Client.Namespace(before.GetNamespace()), before, obj, c)
 	if kube.IsGone(failed, before.GetName()) {
 		return err // there is nothing to report on
 	}

@@ -21,9 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -587,27 +589,51 @@ func testReplacedChild(t *testing.T, s *shelf) {
 	}
 }
 
-// testPrunedStatus: a field that the schema of the status lacks is written in each call without an effect, which is no
-// sign of another writer.
+// testPrunedStatus: a field that the schema of the status lacks is an error that names it, in Ready, too, and is no
+// sign of another writer. The other fields are written. A new definition heals it without an event.
 func testPrunedStatus(t *testing.T, s *shelf) {
+	s.Phases = phases()
+	version := schema.GroupVersion{Group: "pruned." + s.namespace + ".example.com", Version: "v1"}
+	installBoxes(t, version)
+	boxes, err := crd.New[*Box](testserver.Config(t), version.WithKind("Box"), "boxes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.boxes = boxes.Namespace(s.namespace)
 	s.Reconcile = func(_ context.Context, b *Box) (reconcile.Result, error) {
-		b.Status.Unknown = "x"
-		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
+		b.Status.Unknown, b.Status.URL = "x", "known"
+		return reconcile.Result{}, nil
+	}
+	s.register = func(op *operator.Operator) *operator.Controller {
+		return operator.Kind(op, version.WithResource("boxes"), s.Reconciler)
 	}
 	s.start(operator.Options{})
 	s.create("a", "one")
-	for range 10 {
-		s.succeeded()
-	}
-	writes := 0
-	for _, request := range s.sent() {
-		if request == "PATCH boxes/status a" {
-			writes++
+	s.until(func(e ended) string {
+		if e.err == nil {
+			return "no call failed"
 		}
+		if e.result != "rejected" || !strings.Contains(e.err.Error(), `unknown field "status.unknown"`) || len(e.err.Error()) > 300 {
+			t.Errorf("a call ended with %s, %v", e.result, e.err)
+		}
+		return ""
+	})
+	b := s.get("a")
+	if got, want := ready(b), `False Rejected at 1: status: patch: the schema lacks a field: update the CustomResourceDefinition: unknown field "status.unknown"`; got != want || b.Status.URL != "known" || b.Status.Phase != "Broken" {
+		t.Errorf("Ready is %q, want %q; status %+v", got, want, b.Status)
 	}
-	if writes < 6 {
-		t.Errorf("%d writes of the status, want one in each call", writes)
+	patch := []byte(`[{"op":"add","path":"/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/unknown","value":{"type":"string"}}]`)
+	definitions := dynamic.NewForConfigOrDie(testserver.Config(t)).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	if _, err := definitions.Patch(t.Context(), "boxes."+version.Group, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
 	}
+	s.succeeded()
+	s.until(func(ended) string {
+		if b := s.get("a"); b.Status.Unknown != "x" || !strings.HasPrefix(ready(b), "True") || b.Status.Phase != "Up" {
+			return fmt.Sprintf("status %+v", b.Status)
+		}
+		return ""
+	})
 	for _, line := range s.logs.All() {
 		if strings.HasPrefix(line.Message, "Another writer") {
 			t.Errorf("logged %+v", line)

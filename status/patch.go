@@ -11,12 +11,14 @@ import (
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // Patch is [Update] with a merge patch of the status subresource. It is for clients
 // without UpdateStatus, and for types that do not know every field of the status: unknown
 // fields stay, except in a list that changed. The patch has the changed fields, and the
-// uid and resourceVersion of obj, which obj must have.
+// uid and resourceVersion of obj, which obj must have. If it sets a field that the schema lacks,
+// the API server rejects it and stores nothing.
 func Patch[T controllerkit.Object, F func(T) | func(T) error](ctx context.Context, c controllerkit.Patcher[T], obj T, mutate F) (T, error) {
 	var none T
 	if err := identified(c, obj); err != nil {
@@ -40,11 +42,9 @@ func Patch[T controllerkit.Object, F func(T) | func(T) error](ctx context.Contex
 		return none, fmt.Errorf("status: status cannot be written as JSON: %w", err)
 	}
 	calls.NoteWrite(ctx, calls.Status, true)
-	// An older definition can lack a field of the status, and the other fields are stored.
-	warn := metav1.PatchOptions{FieldValidation: metav1.FieldValidationWarn}
-	stored, err := c.Patch(ctx, obj.GetName(), types.MergePatchType, body, warn, "status")
+	stored, err := c.Patch(ctx, obj.GetName(), types.MergePatchType, body, metav1.PatchOptions{FieldValidation: metav1.FieldValidationStrict}, "status")
 	if err != nil {
-		return none, fmt.Errorf("status: patch: %w", err)
+		return none, fmt.Errorf("status: patch: %w", kube.AsUnknownField(err))
 	}
 	calls.NoteWritten(ctx, stored)
 	return stored, nil

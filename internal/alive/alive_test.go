@@ -104,6 +104,51 @@ func TestInitialWatch(t *testing.T) {
 	}
 }
 
+// TestBehind: an error with the cause that the watch cache is too old counts once, in pieces of any
+// size, until a list has been decoded.
+func TestBehind(t *testing.T) {
+	const (
+		behind = `{"type":"ERROR","object":{"kind":"Status","details":{"causes":[{"reason":"ResourceVersionTooLarge"}]},"code":504}}` + "\n"
+		other  = `{"type":"ERROR","object":{"kind":"Status","reason":"Expired","code":410}}` + "\n"
+		named  = `{"type":"ADDED","object":{"metadata":{"name":"n","labels":{"type":"ERROR","a":"ResourceVersionTooLarge"}}}}` + "\n"
+	)
+	for name, tc := range map[string]struct {
+		stream string
+		kind   alive.Kind
+		want   bool
+	}{
+		"behind":                {stream: behind, want: true},
+		"behind after an event": {stream: added + behind, want: true},
+		"protobuf":              {stream: "\x00\x00\x01\x0ak8s\x00 ERROR ResourceVersionTooLarge", want: true},
+		"another error":         {stream: other},
+		"in an object":          {stream: named},
+		"in protobuf, decoded":  {stream: "\x00\x00\x01\x0ak8s\x00 ResourceVersionTooLarge k8s.io/initial-events-end"},
+		"no list":               {stream: behind, kind: alive.Watch},
+	} {
+		if tc.kind == alive.List {
+			tc.kind = alive.InitialWatch
+		}
+		for pieces, of := range map[string]func(io.Reader) io.Reader{
+			"whole": func(r io.Reader) io.Reader { return r },
+			"bytes": iotest.OneByteReader,
+		} {
+			t.Run(name+", "+pieces, func(t *testing.T) {
+				i := alive.New(alive.Metrics{})
+				body := i.Body(io.NopCloser(of(strings.NewReader(tc.stream))), tc.kind, i.Begin(tc.kind))
+				if _, err := io.ReadAll(body); err != nil {
+					t.Error(err)
+				}
+				if got, again := i.Behind(), i.Behind(); got != tc.want || again {
+					t.Errorf("Behind() = %v, then %v, want %v, then false", got, again, tc.want)
+				}
+			})
+		}
+	}
+	if (*alive.Informer)(nil).Behind() {
+		t.Error("a nil Informer is behind")
+	}
+}
+
 var errFailed = errors.New("failed")
 
 // TestLists: the data of a list counts when a watch follows, and a list that was received to its

@@ -26,11 +26,14 @@ type lists struct {
 	failures int    // lists in a row that could not be decoded
 	err      error  // of the last of them
 	object   string // that a watch could not decode before such a list; "" if it is unknown
+	behind   bool   // the last watch with a list failed because the watch cache is too old
 }
 
 const (
 	mark     = "k8s.io/initial-events-end" // metav1.InitialEventsAnnotationKey
 	bookmark = `{"type":"BOOKMARK"`        // begins a line of JSON
+	failure  = `{"type":"ERROR"`           // also; shorter than bookmark
+	tooLarge = "ResourceVersionTooLarge"   // metav1.CauseTypeResourceVersionTooLarge; shorter than mark
 	maxLine  = 4 << 20                     // bytes of an event that are searched for its name
 )
 
@@ -88,8 +91,23 @@ func (i *Informer) failing() bool {
 func (i *Informer) decoded(at int64) {
 	i.received.Store(at)
 	i.mu.Lock()
-	i.lists.failures, i.lists.object, i.lists.err = 0, "", nil
+	i.lists.failures, i.lists.object, i.lists.err, i.lists.behind = 0, "", nil, false
 	i.mu.Unlock()
+}
+
+// Behind reports whether the last watch with a list failed because the API server's watch cache is
+// older than the version of the list. client-go sends such a watch again without a pause and without
+// end, but a list is served from etcd. The second call returns false. For a nil Informer it returns
+// false.
+func (i *Informer) Behind() bool {
+	if i == nil {
+		return false
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	behind := i.lists.behind
+	i.lists.behind = false
+	return behind
 }
 
 // reader is the body of a response.
@@ -193,11 +211,11 @@ func (r *reader) see(data []byte, at int64) {
 		if !r.json {
 			break
 		}
-		// The mark counts in a bookmark alone: an object can contain it.
+		// The mark counts in a bookmark alone, and the cause in an error: an object can contain them.
 		if missing := len(bookmark) - len(r.head); missing > 0 {
 			r.head = append(r.head, line[:min(missing, len(line))]...)
 		}
-		if string(r.head) == bookmark {
+		if string(r.head) == bookmark || bytes.HasPrefix(r.head, []byte(failure)) {
 			r.find(line)
 		}
 		if bytes.HasSuffix(line, newline) {
@@ -216,10 +234,15 @@ func (r *reader) see(data []byte, at int64) {
 	}
 }
 
-// find searches the mark.
+// find searches the mark, and the cause of an error.
 func (r *reader) find(data []byte) {
 	r.tail = append(r.tail, data...)
 	r.marked = r.marked || bytes.Contains(r.tail, []byte(mark))
+	if bytes.Contains(r.tail, []byte(tooLarge)) {
+		r.informer.mu.Lock()
+		r.informer.lists.behind = true
+		r.informer.mu.Unlock()
+	}
 	r.tail = append(r.tail[:0], r.tail[max(0, len(r.tail)-len(mark)+1):]...)
 }
 

@@ -231,8 +231,11 @@ func since(o metav1.Object, readiness condition, paused bool, former int64) time
 	if at.Before(created) { // or zero, or an invention
 		at = created
 	}
-	if at.IsZero() { // some fakes set no time
-		at = time.Now()
+	if now := time.Now(); at.IsZero() || at.After(now) { // some fakes set no time, and a clock can be wrong
+		at = now
+		if former != 0 && former < now.UnixMilli() {
+			at = time.UnixMilli(former)
+		}
 	}
 	return at
 }

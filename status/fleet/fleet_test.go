@@ -214,6 +214,24 @@ func TestStale(t *testing.T) {
 	})
 }
 
+// TestAhead: an object whose condition has a time of the future, of a clock that was wrong, is not ready since the
+// first event that showed it.
+func TestAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &fleet.Tracker{}
+		begin := time.Now()
+		ahead := cond("Ready False X", 0)
+		ahead.LastTransitionTime = metav1.NewTime(begin.AddDate(100, 0, 0))
+		for range 2 {
+			w.OnUpdate(nil, &Website{ObjectMeta: metav1.ObjectMeta{Name: "a", Generation: 1}, Status: WebsiteStatus{Conditions: []metav1.Condition{ahead}}})
+			time.Sleep(time.Hour)
+		}
+		if n, since := w.NotReady(); n != 1 || !since.Equal(begin) {
+			t.Errorf("%d objects are not ready since %v, want 1 since %v", n, since, begin)
+		}
+	})
+}
+
 // TestTypes: the forms in which Go types and maps have conditions.
 func TestTypes(t *testing.T) {
 	w := &fleet.Tracker{}

@@ -10,10 +10,12 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
@@ -138,6 +140,11 @@ func (w *transport) roundTrip(req *http.Request, observed *alive.Informer) (*htt
 		cancel(nil)
 		return expired(req), nil
 	}
+	if initial(req) && observed.Behind() {
+		cancel(nil)
+		klog.FromContext(ctx).Info("The API server's watch cache is behind, so the informer lists", "path", kube.Printable(req.URL.Path, maxText))
+		return status(req, apierrors.NewInvalid(schema.GroupKind{}, "sendInitialEvents", nil)), nil
+	}
 	timer := time.AfterFunc(w.silence, func() { cancel(errSilent) })
 	resp, err := w.next.RoundTrip(req.WithContext(ctx))
 	timer.Stop()
@@ -170,11 +177,18 @@ func (w *transport) ended(ctx context.Context, path string, mute *alive.Informer
 // expired is the response to a watch from a resource version that is too old, after which
 // client-go lists.
 func expired(req *http.Request) *http.Response {
-	status := apierrors.NewResourceExpired("the informer was told to list again").ErrStatus
+	return status(req, apierrors.NewResourceExpired("the informer was told to list again"))
+}
+
+// status is a response with an error. After any error of a watch that begins with a list, except 429,
+// 410 and one of the connection, client-go lists.
+func status(req *http.Request, err *apierrors.StatusError) *http.Response {
+	status := err.ErrStatus
 	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 	body, _ := json.Marshal(status) // cannot fail
+	code := int(status.Code)
 	return &http.Response{
-		Status: "410 Gone", StatusCode: http.StatusGone, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Status: strconv.Itoa(code) + " " + http.StatusText(code), StatusCode: code, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)),
 		ContentLength: int64(len(body)), Request: req,
 	}

@@ -106,12 +106,14 @@ type Intervals struct{ Absent, Present time.Duration }
 // Observe shows the objects while the API server serves the resource, until ctx is done. ask returns the kind
 // of a resource, which is empty if it is not served, and whether its objects are in namespaces. If they are not, the
 // namespace of the informer does not count. The informer becomes synced without the objects if the first
-// attempt fails or takes longer than every.Absent: other keys do not wait for them.
+// attempt fails or takes longer than every.Absent: other keys do not wait for them. The objects go at the second
+// answer in a row that the resource is not served, or at the first after a list or watch that was not found.
 func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, version schema.GroupVersion, resource string) (kind string, namespaced bool, err error), every Intervals) {
 	i.now(fmt.Errorf("%w %s yet: %w", crd.ErrNotServed, i.resource, ErrUnknown))
 	logger := klog.FromContext(ctx).WithValues("resource", i.resource)
 	const unknown, absent, present = 0, 1, 2
 	state := unknown
+	doubted := false             // the last answer, or a list or watch of the shown objects, was that there is no such resource
 	unanswered, failed := "", "" // the last error of ask and of a list, which are logged once
 	fail := func(last *string, err error) {
 		if text := err.Error(); ctx.Err() == nil && text != *last {
@@ -142,7 +144,9 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 		switch {
 		case err != nil:
 			fail(&unanswered, err)
-		case notServed == nil && state != present:
+		case notServed == nil && state == present:
+			doubted = false
+		case notServed == nil:
 			if err := i.Select(attempt, selection); err != nil {
 				if isNotServed(err) { // discovery is ahead or behind. A reader must not take the 404 for an absent object
 					err = fmt.Errorf("%w %s: %w, because discovery has it: %s", crd.ErrNotServed, i.resource, ErrUnknown, kube.Printable(err.Error(), 4<<10))
@@ -154,10 +158,12 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 				fail(&failed, err)
 				break
 			}
-			state, failed = present, ""
+			state, failed, doubted = present, "", false
 			i.now(nil)
 			logger.Info("An optional resource is served")
-		case notServed != nil && state != absent:
+		case state == present && !doubted:
+			doubted = true // one of several API servers may be older
+		case state != absent:
 			i.now(notServed)
 			if err := i.Select(ctx, scope.Selection{}); err != nil {
 				fail(&failed, err)
@@ -175,13 +181,14 @@ func (i *Informer) Observe(ctx context.Context, ask func(ctx context.Context, ve
 			}
 		}
 		wait := every.Absent
-		if state == present {
+		if state == present && !doubted {
 			wait = every.Present
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait + rand.N(wait/10+1)): // replicas do not ask at once
 		case <-i.gone:
+			doubted = true
 			if state != present { // its lists fail until it is served
 				select {
 				case <-ctx.Done():

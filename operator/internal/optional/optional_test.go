@@ -212,6 +212,50 @@ func TestObserve(t *testing.T) {
 	})
 }
 
+// TestOneOtherAnswer: of several API servers, one that does not serve the resource yet, or no longer, takes no object
+// away. Two answers do. Proves OP15.
+func TestOneOtherAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{kind: "Secret"}
+		other := map[int]bool{2: true, 4: true, 5: true} // the numbers of the questions that the other one answers
+		asked := 0
+		ask := func(ctx context.Context, version schema.GroupVersion, resource string) (string, bool, error) {
+			if asked++; other[asked] {
+				return "", false, nil
+			}
+			return s.ask(ctx, version, resource)
+		}
+		i := New(corev1.SchemeGroupVersion.WithKind("Secret"), schema.GroupResource{Resource: "secrets"}, "", s.informer)
+		deleted := 0
+		if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) { deleted++ }}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var g sync.WaitGroup
+		g.Go(func() { i.RunWithContext(ctx) })
+		g.Go(func() { i.Observe(ctx, ask, Intervals{Absent: 10 * time.Second, Present: time.Minute}) })
+		check := func(when string, question, deletions int, from, to time.Duration) {
+			t.Helper()
+			begin := time.Now()
+			synctest.Wait()
+			for asked < question {
+				time.Sleep(100 * time.Millisecond)
+				synctest.Wait()
+			}
+			if took := time.Since(begin); deleted != deletions || took < from || took > to {
+				t.Errorf("%s: %d deletions after %v, want %d after %v to %v", when, deleted, took, deletions, from, to)
+			}
+		}
+		check("at first", 1, 0, 0, time.Second)
+		check("another answer", 2, 0, 59*time.Second, 67*time.Second)
+		check("asked again soon", 3, 0, 9*time.Second, 12*time.Second)
+		check("another answer again", 4, 0, 59*time.Second, 67*time.Second)
+		check("the second in a row", 5, 1, 9*time.Second, 12*time.Second)
+		cancel()
+		g.Wait()
+	})
+}
+
 // TestObserveUnknown: if it cannot be found out at the start whether the resource is served, or its objects cannot
 // be listed, the informer is synced without them before an operator gives up, and has them later. Proves OP15.
 func TestObserveUnknown(t *testing.T) {

@@ -114,12 +114,17 @@ func Report(before, after any, c Call) error {
 		held.SetString(c.Request)
 		store(handled, held)
 	}
+	c.setPhase(stat, derived)
+	return nil
+}
+
+// setPhase sets the phase in a status by its condition Ready.
+func (c *Call) setPhase(stat reflect.Value, ready metav1.Condition) {
 	if phase := value(stat, "phase"); len(c.Phases) > 0 && phase.Kind() == reflect.String && phase.CanSet() {
-		if name, ok := c.Phases[c.state(derived)]; ok {
+		if name, ok := c.Phases[c.state(ready)]; ok {
 			phase.SetString(name)
 		}
 	}
-	return nil
 }
 
 // cause returns the error that the function has returned.
