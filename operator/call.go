@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,8 +26,9 @@ type call struct {
 	c     *Controller
 	owner metav1.Object // which the function does not get
 	kind  schema.GroupVersionKind
-	lent  any // the copy that the function got, nil without a finalizer
-	proof any // its finalizer.Held
+	lent  any         // the copy that the function got, nil without a finalizer
+	proof any         // its finalizer.Held
+	reads atomic.Bool // a Reader was used
 
 	mu      sync.Mutex // guards the rest: the function may call Apply in several goroutines
 	ended   bool

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/churn"
 	"github.com/controllerkit/controllerkit/operator/internal/objects"
@@ -123,7 +125,8 @@ type Child struct {
 // After a Reconcile that called Apply and returned nil, Prune deletes the other children that the cache has,
 // at most 100 in a call. Each is deleted in the cached version, after a read that confirms that the
 // object of the call has not changed, with background propagation. None is deleted if an Apply of the call
-// failed, or a [Reader] did with another error than NotFound.
+// failed, or a [Reader] did with another error than NotFound. In a new leader none is deleted by a call that has
+// used a Reader, until the caches are as new as the last leader's writes.
 func (c *Controller) Apply(ctx context.Context, objects ...any) ([]Child, error) {
 	call, err := callOf(ctx)
 	switch {
@@ -285,17 +288,19 @@ func (c *Controller) saw(ctx context.Context, owner metav1.Object, resource sche
 	}
 }
 
-// pruneChildren deletes the children that the call has not applied. more reports that some are left for
+// pruneChildren deletes the children that the call has not applied. wait is not 0 if some are left for
 // the next call.
-func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func(context.Context) error) (more bool, err error) {
+func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func(context.Context) error) (wait time.Duration, err error) {
 	if !c.prune || !call.mayPrune(c.pruneAll) {
-		return false, nil
+		return 0, nil
 	}
-	deleted := 0
+	_, preview := calls.InPreview(ctx) // shows all of them
+	tried := 0
+	var errs []error // the first ones: one child that may not be deleted must not keep the others
 	for _, k := range c.childKinds {
 		children, err := k.Owned(call.owner.GetUID())
 		if err != nil {
-			return false, fmt.Errorf("operator: prune: %w", err)
+			return 0, errors.Join(append(errs, fmt.Errorf("operator: prune: %w", err))...)
 		}
 		slices.SortFunc(children, func(a, b metav1.Object) int { return strings.Compare(kube.NameOf(a), kube.NameOf(b)) })
 		for _, child := range children {
@@ -304,23 +309,28 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 			switch {
 			case child.GetDeletionTimestamp() != nil || named || !objects.IsOwned(child, call.owner):
 				continue
-			case deleted == objects.MaxPrune:
-				return true, nil
-			case deleted == 0:
+			case tried == objects.MaxPrune && !preview:
+				return time.Second, errors.Join(errs...)
+			case tried == 0 && call.reads.Load() && consistency.LiveRead(ctx): // the caches that were read can be older than the children
+				return 10 * time.Second, nil
+			case tried == 0:
 				if err := confirm(ctx); err != nil {
-					return false, fmt.Errorf("operator: prune: %w", err)
+					return 0, fmt.Errorf("operator: prune: %w", err)
 				}
 			}
 			if ctx.Err() != nil {
-				return false, fmt.Errorf("operator: prune: %w", context.Cause(ctx))
+				return 0, errors.Join(append(errs, fmt.Errorf("operator: prune: %w", context.Cause(ctx)))...)
 			}
+			tried++
 			if err := k.Remove(ctx, child); err != nil {
-				return false, fmt.Errorf("operator: prune %s: %w", id, err)
+				if len(errs) < 3 {
+					errs = append(errs, fmt.Errorf("operator: prune %s: %w", id, err))
+				}
+				continue
 			}
-			deleted++
 			klog.FromContext(ctx).V(2).Info("Pruned a child", "child", id.String())
 			c.Event(call.owner, corev1.EventTypeNormal, "Pruned", "Prune", "deleted %s", id)
 		}
 	}
-	return false, nil
+	return 0, errors.Join(errs...)
 }

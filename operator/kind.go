@@ -265,13 +265,13 @@ func (k *kind[T]) call(ctx context.Context, key types.NamespacedName) (reconcile
 		err = stays()
 	}
 	if err == nil && k.Prune {
-		var more bool
-		more, err = k.c.pruneChildren(ctx, call, func(ctx context.Context) error {
+		var wait time.Duration
+		wait, err = k.c.pruneChildren(ctx, call, func(ctx context.Context) error {
 			_, err := consistency.ConfirmLive(ctx, k.Client.Namespace(before.GetNamespace()), before)
 			return err
 		})
-		if more && (res.RequeueAfter == 0 || res.RequeueAfter > time.Second) {
-			res.RequeueAfter = time.Second
+		if wait > 0 && (res.RequeueAfter == 0 || res.RequeueAfter > wait) {
+			res.RequeueAfter = wait
 		}
 	}
 	err = k.report(ctx, key, before, obj, outcome.Call{Err: err, Children: call.objects()}, err)

@@ -73,6 +73,8 @@ func TestServerKind(t *testing.T) {
 		"lasting error":      testLasting,
 		"failed write":       testFailedWrite,
 		"live reads":         testLiveReads,
+		"prune waits":        testPruneWaits,
+		"prune refused":      testPruneRefused,
 		"unserved reads":     testUnservedReads,
 		"read only":          testReadOnly,
 		"phases":             testPhases,
@@ -1136,6 +1138,64 @@ func testPrune(t *testing.T, s *shelf) {
 		if n := strings.Count(strings.Join(s.sentSoFar(), "\n"), want); n != 1 {
 			t.Errorf("%d times %s, want 1", n, want)
 		}
+	}
+}
+
+// testPruneWaits: a call of a new leader whose Reader can be older than the children prunes nothing, and comes again.
+func testPruneWaits(t *testing.T, s *shelf) {
+	s.Prune = true
+	s.Reconcile = func(ctx context.Context, b *Box) (reconcile.Result, error) {
+		_, err := s.items.List(ctx, s.namespace, labels.Everything())
+		if err == nil {
+			_, err = s.c.Apply(ctx, s.wanted(b)...)
+		}
+		return reconcile.Result{}, err
+	}
+	s.start(operator.Options{})
+	s.create("a", "one", "x", "y")
+	s.succeeded()
+	s.live.Store(true)
+	s.edit("a", `{"spec":{"items":["y"]}}`)
+	s.until(func(e ended) string {
+		if e.result != "requeue" {
+			return fmt.Sprint(e)
+		}
+		return ""
+	})
+	if _, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "x", metav1.GetOptions{}); err != nil {
+		t.Errorf("x was pruned: %v", err)
+	}
+	s.live.Store(false)
+	s.edit("a", `{"spec":{"text":"two"}}`)
+	s.until(func(ended) string {
+		if _, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Sprint("x is not pruned: ", err)
+		}
+		return ""
+	})
+}
+
+// testPruneRefused: a child that may not be deleted does not keep the others.
+func testPruneRefused(t *testing.T, s *shelf) {
+	s.Prune = true
+	s.start(operator.Options{})
+	s.create("a", "one", "x", "y", "z")
+	s.succeeded()
+	s.hook(func(request string) error {
+		if request == "DELETE configmaps x" {
+			return errors.New("refused by a policy")
+		}
+		return nil
+	})
+	s.edit("a", `{"spec":{"items":["y"]}}`)
+	s.until(func(e ended) string {
+		if e.err == nil || !strings.Contains(e.err.Error(), "refused by a policy") {
+			return fmt.Sprint(e)
+		}
+		return ""
+	})
+	if _, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "z", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("z is not pruned: %v", err)
 	}
 }
 

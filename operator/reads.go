@@ -243,6 +243,7 @@ func (r *Reader[T]) begin(ctx context.Context, namespace string) (call *call, er
 		if call, err = callOf(ctx); err != nil {
 			return nil, fmt.Errorf("operator: read %s: %w", r.from.Name, err)
 		}
+		call.reads.Store(true)
 	}
 	if limit := r.from.Namespace; limit != "" && namespace != "" && namespace != limit {
 		return call, fmt.Errorf("operator: read %s: %w", r.from.Name, reject(fmt.Errorf("namespace %q is outside of Options.Namespace %q, so no informer sees it: use that namespace, or Operator.Inform", kube.Printable(namespace, 100), limit)))

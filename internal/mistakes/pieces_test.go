@@ -196,6 +196,21 @@ func TestMistakeForgottenOwns(t *testing.T) {
 	}, map[string]string{"resource": "secrets", "object": "own-a", "controller": "pieces"})
 }
 
+// TestMembersNeedNoOwns: a member of a Set, whose kinds are watched on demand, needs no Owns.
+func TestMembersNeedNoOwns(t *testing.T) {
+	t.Parallel()
+	pieces(t, lineOwns, func(s *stand, wrong bool) {
+		s.op.Writes(corev1.Resource("secrets"), "create")
+		s.call = func(ctx context.Context, cm *corev1.ConfigMap) error {
+			secret := secretOf(cm)
+			if !wrong {
+				secret.Labels = map[string]string{"applyset.kubernetes.io/part-of": "applyset-x"}
+			}
+			return errors.Join(owner.SetController(cm, corev1.SchemeGroupVersion.WithKind("ConfigMap"), secret), s.secret(ctx, secret))
+		}
+	}, map[string]string{"resource": "secrets"})
+}
+
 // TestMistakeOwnerKind: an owner reference with the kind of another object.
 func TestMistakeOwnerKind(t *testing.T) {
 	t.Parallel()

@@ -32,12 +32,12 @@ import (
 )
 
 const (
-	changes  = 5               // consecutive calls that change a child
-	repeats  = 2               // changes of a child that only sort a list anew, or that only the time explains
-	near     = 5 * time.Second // between the time in a field and that of its apply
-	window   = time.Minute     // of the consecutive changes
-	quiet    = time.Hour       // between two lines about one kind of mistake and of child
-	maxLines = 100             // kinds of mistakes and children that have a line
+	changes  = 5                // consecutive calls that change a child
+	repeats  = 2                // changes of a child that only sort a list anew, or that only the time explains
+	near     = 5 * time.Second  // between the time in a field and that of its apply
+	window   = 90 * time.Second // of the consecutive changes: an HPA makes one every 15s
+	quiet    = time.Hour        // between two lines about one kind of mistake and of child
+	maxLines = 100              // kinds of mistakes and children that have a line
 
 	maxStreaks = 1024     // children
 	maxHeld    = 2 << 20  // bytes of their configurations
@@ -313,7 +313,7 @@ func identity(owner metav1.Object) uint64 {
 	return h.Sum64()
 }
 
-// other returns the manager that was the last to write the object, apart from the given one.
+// other returns the manager that was the last to write the object, apart from the given one, also by the subresource scale.
 func other(obj metav1.Object, manager string) string {
 	if obj == nil {
 		return ""
@@ -321,7 +321,7 @@ func other(obj metav1.Object, manager string) string {
 	var last metav1.ManagedFieldsEntry
 	for _, e := range obj.GetManagedFields() {
 		newer := last.Time == nil || e.Time != nil && !e.Time.Before(last.Time)
-		if e.Manager != manager && e.Subresource == "" && newer {
+		if e.Manager != manager && e.Subresource != "status" && newer {
 			last = e
 		}
 	}

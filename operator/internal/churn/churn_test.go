@@ -77,7 +77,7 @@ func (b *bench) quiet() {
 	}
 }
 
-// TestRandom: a random value is named at the fifth change within a minute, and once an hour.
+// TestRandom: a random value is named at the fifth change within 90s, and once an hour.
 func TestRandom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -157,23 +157,31 @@ func TestRewritten(t *testing.T) {
 	b.want(churn.Rewritten, "ConfigMap ns/a", ".spec.image")
 }
 
-// TestContested: a field that another writer changes back five times is named with this writer.
+// TestContested: a field that another writer changes back five times, each 15s after the last time as an HPA does, is
+// named with this writer, also if that writes the subresource scale.
 func TestContested(t *testing.T) {
-	b := newBench(t)
-	config := object("ConfigMap", "a", map[string]any{"replicas": int64(2)})
-	theirs := object("ConfigMap", "a", map[string]any{"replicas": int64(3)})
-	now, before := metav1.Now(), metav1.NewTime(time.Now().Add(-time.Hour))
-	theirs.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "old", Time: &before}, {Manager: "scaler", Time: &now}, {Manager: manager, Time: &now}})
-	for n := range 5 {
-		if n == 4 {
-			b.quiet()
-		}
-		b.apply(config.DeepCopy(), theirs)
-		b.rest(config.DeepCopy()) // the event of the own write
-	}
-	b.want(churn.Contested, "ConfigMap ns/a", ".spec.replicas")
-	if got := b.logs.All()[0].Values["manager"]; got != "scaler" {
-		t.Errorf("manager %v, want scaler", got)
+	for _, subresource := range []string{"", "scale"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t)
+			config := object("ConfigMap", "a", map[string]any{"replicas": int64(2)})
+			theirs := object("ConfigMap", "a", map[string]any{"replicas": int64(3)})
+			now, before := metav1.Now(), metav1.NewTime(time.Now().Add(-time.Hour))
+			theirs.SetManagedFields([]metav1.ManagedFieldsEntry{
+				{Manager: "old", Time: &before}, {Manager: "scaler", Time: &now, Subresource: subresource}, {Manager: manager, Time: &now}, {Manager: "kubelet", Time: &now, Subresource: "status"},
+			})
+			for n := range 5 {
+				if n == 4 {
+					b.quiet()
+				}
+				b.apply(config.DeepCopy(), theirs)
+				b.rest(config.DeepCopy()) // the event of the own write
+				time.Sleep(15*time.Second + 100*time.Millisecond)
+			}
+			b.want(churn.Contested, "ConfigMap ns/a", ".spec.replicas")
+			if got := b.logs.All()[0].Values["manager"]; got != "scaler" {
+				t.Errorf("manager %v, want scaler", got)
+			}
+		})
 	}
 }
 

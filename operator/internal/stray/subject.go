@@ -136,6 +136,7 @@ func (s *Subject) look(ctx context.Context, key types.NamespacedName, req *http.
 		s.log(ctx, WrongKind, target.Resource, obj, "reference", kube.Printable(refs[i].APIVersion+" "+refs[i].Kind+" "+refs[i].Name, maxText), "kind", kind.GroupVersionKind.String())
 	case owner.GetNamespace() != "" && owner.GetNamespace() != obj.GetNamespace():
 		s.log(ctx, Elsewhere, target.Resource, obj)
+	case obj.GetLabels()["applyset.kubernetes.io/part-of"] != "": // of a set, whose kinds are watched on demand
 	case refs[i].Controller != nil && *refs[i].Controller && !s.watched[target.Resource]:
 		s.log(ctx, Unwatched, target.Resource, obj)
 	}
