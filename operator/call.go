@@ -23,16 +23,15 @@ type callKey struct{}
 type call struct {
 	context.Context //nolint:containedctx // it is that context
 
-	c     *Controller
-	owner metav1.Object // which the function does not get
-	kind  schema.GroupVersionKind
-	lent  any         // the copy that the function got, nil without a finalizer
-	proof any         // its finalizer.Held
-	reads atomic.Bool // a Reader was used
+	c              *Controller
+	owner          metav1.Object // which the function does not get
+	kind           schema.GroupVersionKind
+	lent           any         // the copy that the function got, nil without a finalizer
+	proof          any         // its finalizer.Held
+	reads, applied atomic.Bool // a Reader was used, or Apply with valid objects
 
 	mu      sync.Mutex // guards the rest: the function may call Apply in several goroutines
 	ended   bool
-	applied bool // Apply was called with valid objects
 	failed  bool // an Apply or a read has failed
 	claimed map[childID]struct{}
 	order   []childID // of the children that were tried
@@ -153,7 +152,7 @@ func (call *call) objects() []metav1.Object {
 func (call *call) mayPrune(all bool) bool {
 	call.mu.Lock()
 	defer call.mu.Unlock()
-	return call.applied && !call.failed && (len(call.claimed) > 0 || all)
+	return call.applied.Load() && !call.failed && (len(call.claimed) > 0 || all)
 }
 
 // checkNames logs a line if the function, whose error is err, has created a child that exists under another name.

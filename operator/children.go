@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
@@ -115,7 +112,8 @@ type Child struct {
 //     has no owner. Its error is of the class rejected, and its deletion runs the key. If it belongs to an earlier object of this kind and
 //     name, the error is a controllerkit.WaitingError until it is deleted.
 //   - A child that is being deleted is left alone, without an error. Its deletion runs the key again.
-//   - Fields of other managers are taken over.
+//   - Fields of other managers that it names are taken over. Those that they own and it does not name stay: see
+//     Reconciler.Former.
 //   - An Event names each object that was created or changed.
 //
 // Before the first request, all objects are checked. If one is not valid, none is applied. If the request of
@@ -145,9 +143,7 @@ func (c *Controller) Apply(ctx context.Context, objects ...any) ([]Child, error)
 			return nil, fmt.Errorf("operator: Apply: object %d: %w", i, reject(err))
 		}
 	}
-	call.mu.Lock()
-	call.applied = true
-	call.mu.Unlock()
+	call.applied.Store(true)
 	children := make([]Child, len(all))
 	var errs []error
 	for i, w := range all {
@@ -230,8 +226,7 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 		live, err = client.Get(ctx, w.id.Name, metav1.GetOptions{})
 		switch {
 		case kube.IsGone(err, w.id.Name):
-			var none T
-			live, exists = none, false
+			live, exists = *new(T), false
 		case err != nil:
 			return c, err
 		default:
@@ -245,6 +240,9 @@ func (k *childKind[T]) apply(ctx context.Context, call *call, w wanted) (c Child
 		}
 		if c.Object = k.Named(live.DeepCopyObject().(T)); live.GetDeletionTimestamp() != nil {
 			return c, nil
+		}
+		if live, err = k.Taken(ctx, live, call.c.manager, call.c.former); err != nil {
+			return c, objects.Late(err)
 		}
 	}
 	request := func(ctx context.Context, config *unstructured.Unstructured, opts metav1.ApplyOptions) (T, error) {
@@ -295,14 +293,12 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 		return 0, nil
 	}
 	_, preview := calls.InPreview(ctx) // shows all of them
-	tried := 0
-	var errs []error // the first ones: one child that may not be deleted must not keep the others
+	tried, errs := 0, []error(nil)     // the first errors: one child that may not be deleted must not keep the others
 	for _, k := range c.childKinds {
 		children, err := k.Owned(call.owner.GetUID())
 		if err != nil {
 			return 0, errors.Join(append(errs, fmt.Errorf("operator: prune: %w", err))...)
 		}
-		slices.SortFunc(children, func(a, b metav1.Object) int { return strings.Compare(kube.NameOf(a), kube.NameOf(b)) })
 		for _, child := range children {
 			id := childID{GroupKind: k.Info().Kind.GroupKind(), NamespacedName: types.NamespacedName{Namespace: child.GetNamespace(), Name: child.GetName()}}
 			_, named := call.get(id)
@@ -328,7 +324,6 @@ func (c *Controller) pruneChildren(ctx context.Context, call *call, confirm func
 				}
 				continue
 			}
-			klog.FromContext(ctx).V(2).Info("Pruned a child", "child", id.String())
 			c.Event(call.owner, corev1.EventTypeNormal, "Pruned", "Prune", "deleted %s", id)
 		}
 	}

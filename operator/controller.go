@@ -71,6 +71,7 @@ type Controller struct {
 	childKinds                 []child                    // the same in the order of registration
 	gvk                        schema.GroupVersionKind
 	manager                    string
+	former                     []string // managers
 	prune, pruneAll, elsewhere bool
 	phases                     served.Phases // that the schema must allow
 	readies                    bool          // each object gets the condition Ready

@@ -57,6 +57,11 @@ type Reconciler[T controllerkit.Object] struct {
 	// fields. "" means Options.Name.
 	Manager string
 
+	// Former has the field managers of earlier versions that wrote the children by create, update or patch, such as
+	// "manager" for a program of that name with controller-runtime. Apply makes their fields its own, once for each
+	// child. Without it, a field that Apply no longer names stays in the child, because the former manager still owns it.
+	Former []string
+
 	// Prune deletes the children that the calls of Apply in one call of Reconcile do not
 	// name, after that call has returned nil. If Apply was not called, it deletes none. If all calls of
 	// Apply had no objects, it deletes all children if PruneAll is also set, and otherwise none.
@@ -156,7 +161,7 @@ func Kind[T interface {
 	}
 	c := op.Controller(name, k.call)
 	k.c = c
-	c.manager, c.prune, c.pruneAll, c.elsewhere = cmp.Or(r.Manager, op.options.Name), r.Prune, r.PruneAll, r.Elsewhere
+	c.manager, c.former, c.prune, c.pruneAll, c.elsewhere = cmp.Or(r.Manager, op.options.Name), slices.Clone(r.Former), r.Prune, r.PruneAll, r.Elsewhere
 	c.children = map[schema.GroupKind]child{}
 	var err error
 	if k.Resource, err = objects.Of[T](&op.objects, op.Config, op.options.Namespace, resource, objects.Required); err == nil {
@@ -213,6 +218,8 @@ func (k *kind[T]) check() error {
 		return errors.New("Reconciler.Finalizer has no work: set Cleanup, or remove it")
 	case k.Finalizer != "" && (!strings.Contains(k.Finalizer, "/") || len(validation.IsQualifiedName(k.Finalizer)) > 0):
 		return fmt.Errorf("Reconciler.Finalizer is %q: use a domain, a slash and a word, such as example.com/bucket", k.Finalizer)
+	case slices.Contains(k.Former, ""):
+		return errors.New("Reconciler.Former has an empty name: use those of metadata.managedFields")
 	case k.PruneAll && !k.Prune:
 		return errors.New("Reconciler.PruneAll has no effect without Prune: set both")
 	case !strings.Contains(k.Name.Group, ".") && k.writes: // a kind of Kubernetes

@@ -74,6 +74,7 @@ func TestServerKind(t *testing.T) {
 		"failed write":       testFailedWrite,
 		"live reads":         testLiveReads,
 		"prune waits":        testPruneWaits,
+		"former manager":     testFormerManager,
 		"prune refused":      testPruneRefused,
 		"unserved reads":     testUnservedReads,
 		"read only":          testReadOnly,
@@ -1138,6 +1139,37 @@ func testPrune(t *testing.T, s *shelf) {
 		if n := strings.Count(strings.Join(s.sentSoFar(), "\n"), want); n != 1 {
 			t.Errorf("%d times %s, want 1", n, want)
 		}
+	}
+}
+
+// testFormerManager: a field of a child that an earlier version of the program wrote by an update goes when it is no
+// longer applied.
+func testFormerManager(t *testing.T, s *shelf) {
+	s.Former = []string{"manager"}
+	configMaps := s.kube.CoreV1().ConfigMaps(s.namespace)
+	s.register = func(op *operator.Operator) *operator.Controller {
+		c := operator.Kind(op, boxVersion.WithResource("boxes"), s.Reconciler)
+		operator.Children(c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
+		return c
+	}
+	b := s.create("a", "one", "x")
+	former := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", Labels: map[string]string{"old": "yes"}}, Data: map[string]string{"text": "one", "old": "yes"}}
+	former.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(b, boxVersion.WithKind("Box"))}
+	if _, err := configMaps.Create(t.Context(), former, metav1.CreateOptions{FieldManager: "manager"}); err != nil {
+		t.Fatal(err)
+	}
+	s.start(operator.Options{})
+	s.succeeded()
+	x, err := configMaps.Get(t.Context(), "x", metav1.GetOptions{})
+	if err != nil || len(x.Data) != 1 || len(x.Labels) != 0 {
+		t.Errorf("x has the data %v and the labels %v, %v", x.Data, x.Labels, err)
+	}
+	s.succeeded()
+	s.sent()
+	s.edit("a", `{"metadata":{"labels":{"a":"b"}}}`)
+	s.succeeded()
+	if sent := s.sent(); len(sent) > 0 {
+		t.Errorf("requests %q after it, want none", sent)
 	}
 }
 

@@ -2,9 +2,12 @@
 package objects
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +24,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/optional"
+	"github.com/controllerkit/controllerkit/ssa"
 )
 
 // A Set has the resources of an operator. The zero value has none.
@@ -229,7 +233,16 @@ func ownersOf(obj any) ([]string, error) {
 	return nil, nil
 }
 
-// Owned returns the metadata of the children in the cache that an owner has.
+// Taken returns a child whose fields of the former managers belong to manager.
+func (r *Resource[T]) Taken(ctx context.Context, live T, manager string, former []string) (T, error) {
+	if len(former) == 0 {
+		return live, nil
+	}
+	live, _, err := ssa.Migrate(ctx, ssa.FieldManager(manager), r.Client.Namespace(live.GetNamespace()).Patch, live, former...)
+	return live, err
+}
+
+// Owned returns the metadata of the children in the cache that an owner has, by name.
 func (r *Resource[T]) Owned(owner types.UID) (children []metav1.Object, err error) {
 	keys, err := r.indexer.IndexKeys(ownerIndex, string(owner))
 	if err != nil {
@@ -240,6 +253,7 @@ func (r *Resource[T]) Owned(owner types.UID) (children []metav1.Object, err erro
 			children = append(children, child)
 		}
 	}
+	slices.SortFunc(children, func(a, b metav1.Object) int { return strings.Compare(kube.NameOf(a), kube.NameOf(b)) })
 	return children, nil
 }
 
