@@ -150,11 +150,7 @@ func (m *Metrics) ReconcileFinished(ctx context.Context, controller, result stri
 // LeaderStatus sets whether the process holds the Lease.
 func (m *Metrics) LeaderStatus(name string, leading bool) {
 	m.Metrics.LeaderStatus(name, leading) // its counters are present before their first event
-	v := 0.0
-	if leading {
-		v = 1
-	}
-	m.leading.WithLabelValues(name).Set(v)
+	m.leading.WithLabelValues(name).Set(map[bool]float64{true: 1}[leading])
 }
 
 var _ workqueue.MetricsProvider = (*Metrics)(nil)
