@@ -62,17 +62,29 @@ func TestServerMinimal(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// has waits until the copy has the data, with a watch. "" means no copy.
+	// has waits until the copy has the data. "" means no copy.
 	has := func(want string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		w, err := kube.CoreV1().ConfigMaps(ns).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + source.Name})
+		copies, one := kube.CoreV1().ConfigMaps(ns), metav1.ListOptions{FieldSelector: "metadata.name=" + source.Name}
+		all, err := copies.List(ctx, one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := ""
+		if len(all.Items) > 0 {
+			last = all.Items[0].Data["ca"]
+		}
+		if last == want {
+			return
+		}
+		one.ResourceVersion = all.ResourceVersion
+		w, err := copies.Watch(ctx, one)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer w.Stop()
-		var last string
 		for event := range w.ResultChan() {
 			if m, ok := event.Object.(*corev1.ConfigMap); ok {
 				last = m.Data["ca"]
