@@ -260,7 +260,7 @@ func TestIDFromTheFuture(t *testing.T) {
 			s, m := quiet(service{finds: true, lag: 30 * time.Second, visible: time.Minute})
 			r := s.machine("small")
 			for range 2 { // stores the intent, and waits; then creates
-				if result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r); err != nil {
+				if result, err := tryEnsure(t.Context(), m, m.Objects["settings"], r); err != nil {
 					t.Fatal(err)
 				} else if len(s.machines) == 0 {
 					time.Sleep(result.RequeueAfter)
@@ -276,7 +276,7 @@ func TestIDFromTheFuture(t *testing.T) {
 					}
 					return 0, err
 				}
-				result, err := external.Ensure(t.Context(), m, m.Objects["settings"], r)
+				result, err := tryEnsure(t.Context(), m, m.Objects["settings"], r)
 				return result.RequeueAfter, err
 			}
 			for n := range 10 {
