@@ -290,25 +290,25 @@ func operations() []clientOperation {
 			next.ResourceVersion, next.Status.Address = "1", "10.0.0.2"
 			return c.UpdateStatus(ctx, next, metav1.UpdateOptions{})
 		})),
-		write("patch, merge", func(ctx context.Context, c sitesMethods, _ *sight) (*clientSite, error) {
+		strict(write("patch, merge", func(ctx context.Context, c sitesMethods, _ *sight) (*clientSite, error) {
 			return c.Patch(ctx, "a", types.MergePatchType, []byte(`{"spec":{"aliases":null}}`), metav1.PatchOptions{FieldManager: "patcher"})
-		}),
+		})),
 		write("patch, json", func(ctx context.Context, c sitesMethods, _ *sight) (*clientSite, error) {
 			return c.Patch(ctx, "a", types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/annotations","value":{"k":"v"}}]`), metav1.PatchOptions{FieldValidation: "Strict"})
 		}),
-		check("patch, failed test", func(ctx context.Context, c sitesMethods, _ *sight) (any, error) {
+		strict(check("patch, failed test", func(ctx context.Context, c sitesMethods, _ *sight) (any, error) {
 			return c.Patch(ctx, "a", types.JSONPatchType, []byte(`[{"op":"test","path":"/metadata/uid","value":"u"}]`), metav1.PatchOptions{})
-		}),
-		check("patch, unsupported", func(ctx context.Context, c sitesMethods, _ *sight) (any, error) {
+		})),
+		strict(check("patch, unsupported", func(ctx context.Context, c sitesMethods, _ *sight) (any, error) {
 			return c.Patch(ctx, "a", types.StrategicMergePatchType, []byte(`{}`), metav1.PatchOptions{})
-		}),
-		check("patch, dry run", func(ctx context.Context, c sitesMethods, _ *sight) (any, error) {
+		})),
+		strict(check("patch, dry run", func(ctx context.Context, c sitesMethods, _ *sight) (any, error) {
 			return c.Patch(ctx, "a", types.MergePatchType, []byte(`{"spec":{"host":"dry"}}`), metav1.PatchOptions{DryRun: dry})
-		}),
-		write("patch the status", func(ctx context.Context, c sitesMethods, _ *sight) (*clientSite, error) {
+		})),
+		strict(write("patch the status", func(ctx context.Context, c sitesMethods, _ *sight) (*clientSite, error) {
 			return c.Patch(ctx, "a", types.MergePatchType, []byte(`{"spec":{"host":"ignored"},"status":{"address":"10.0.0.3"}}`), metav1.PatchOptions{}, "status")
-		}),
-		{name: "patch no subresource", notServed: true, call: func(ctx context.Context, c sitesMethods, _ *sight) (any, error) {
+		})),
+		{name: "patch no subresource", notServed: true, defaultsStrict: true, call: func(ctx context.Context, c sitesMethods, _ *sight) (any, error) {
 			return c.Patch(ctx, "a", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}, "none")
 		}},
 		write("apply", func(ctx context.Context, c sitesMethods, _ *sight) (*clientSite, error) {

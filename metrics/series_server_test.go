@@ -33,8 +33,10 @@ import (
 	"github.com/controllerkit/controllerkit/shard"
 )
 
-// ofShards are the alerts about a shard.Group, which an operator need not have.
-func ofShards() []string { return []string{"ControllerShardsOwnerless", "ControllerShardsUnbalanced"} }
+// ofOthers are the alerts about a shard.Group and a migrate.Migrator, which an operator need not have.
+func ofOthers() []string {
+	return []string{"ControllerShardsOwnerless", "ControllerShardsUnbalanced", "ControllerMigrationBlocked"}
+}
 
 // TestServerOperatorSeries: in the operator that docs/start.md copies, with default options, all
 // series exist that an alert reads, before something goes wrong. Those of a finalizer exist once
@@ -57,7 +59,7 @@ func TestServerOperatorSeries(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range alerts() {
-		if !slices.Contains(ofShards(), a.name) {
+		if !slices.Contains(ofOthers(), a.name) {
 			awaitSeries(t, reg, a.expr)
 		}
 	}
@@ -170,7 +172,7 @@ func TestServerPlanAndShardsSeries(t *testing.T) {
 	})
 	run(t, op)
 	for _, a := range alerts() {
-		if slices.Contains(ofShards(), a.name) {
+		if slices.Contains(ofOthers(), a.name) {
 			awaitSeries(t, reg, a.expr)
 		}
 	}
