@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -217,33 +218,32 @@ func TestObserve(t *testing.T) {
 func TestOneOtherAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{kind: "Secret"}
-		other := map[int]bool{2: true, 4: true, 5: true} // the numbers of the questions that the other one answers
-		asked := 0
+		other := map[int64]bool{2: true, 4: true, 5: true} // the numbers of the questions that the other one answers
+		var asked, deleted atomic.Int64
 		ask := func(ctx context.Context, version schema.GroupVersion, resource string) (string, bool, error) {
-			if asked++; other[asked] {
+			if other[asked.Add(1)] {
 				return "", false, nil
 			}
 			return s.ask(ctx, version, resource)
 		}
 		i := New(corev1.SchemeGroupVersion.WithKind("Secret"), schema.GroupResource{Resource: "secrets"}, "", s.informer)
-		deleted := 0
-		if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) { deleted++ }}); err != nil {
+		if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) { deleted.Add(1) }}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var g sync.WaitGroup
 		g.Go(func() { i.RunWithContext(ctx) })
 		g.Go(func() { i.Observe(ctx, ask, Intervals{Absent: 10 * time.Second, Present: time.Minute}) })
-		check := func(when string, question, deletions int, from, to time.Duration) {
+		check := func(when string, question, deletions int64, from, to time.Duration) {
 			t.Helper()
 			begin := time.Now()
 			synctest.Wait()
-			for asked < question {
+			for asked.Load() < question {
 				time.Sleep(100 * time.Millisecond)
 				synctest.Wait()
 			}
-			if took := time.Since(begin); deleted != deletions || took < from || took > to {
-				t.Errorf("%s: %d deletions after %v, want %d after %v to %v", when, deleted, took, deletions, from, to)
+			if took := time.Since(begin); deleted.Load() != deletions || took < from || took > to {
+				t.Errorf("%s: %d deletions after %v, want %d after %v to %v", when, deleted.Load(), took, deletions, from, to)
 			}
 		}
 		check("at first", 1, 0, 0, time.Second)
