@@ -86,15 +86,15 @@ func TestServerDeploy(t *testing.T) {
 	pod := deployment.Spec.Template
 	container := pod.Spec.Containers[0]
 	for what, ok := range map[string]bool{
-		"the Deployment selects its Pods":         maps.Equal(deployment.Spec.Selector.MatchLabels, pod.Labels),
-		"the Service selects the Pods":            maps.Equal(service.Spec.Selector, pod.Labels),
-		"the Service has the port":                service.Spec.Ports[0].TargetPort.StrVal == container.Ports[0].Name,
-		"the account has the Role":                slices.Contains(roleBinding.Subjects, subject) && roleBinding.RoleRef.Kind == "Role" && roleBinding.RoleRef.Name == role.Name,
-		"the account has the ClusterRole":         slices.Contains(clusterRoleBinding.Subjects, subject) && clusterRoleBinding.RoleRef.Kind == "ClusterRole" && clusterRoleBinding.RoleRef.Name == clusterRole.Name,
+		"the Deployment selects its Pods": maps.Equal(deployment.Spec.Selector.MatchLabels, pod.Labels),
+		"the Service selects the Pods":    maps.Equal(service.Spec.Selector, pod.Labels),
+		"the Service has the port":        service.Spec.Ports[0].TargetPort.StrVal == container.Ports[0].Name,
+		"the account has the Role":        slices.Contains(roleBinding.Subjects, subject) && roleBinding.RoleRef.Kind == "Role" && roleBinding.RoleRef.Name == role.Name,
+		"the account has the ClusterRole": slices.Contains(clusterRoleBinding.Subjects, subject) && clusterRoleBinding.RoleRef.Kind == "ClusterRole" && clusterRoleBinding.RoleRef.Name == clusterRole.Name,
 		"the Lease is in the Pod's own namespace": slices.Contains(container.Args, "-lease-namespace=$(NAMESPACE)") && slices.ContainsFunc(container.Env, func(v corev1.EnvVar) bool {
 			return v.Name == "NAMESPACE" && v.ValueFrom.FieldRef.FieldPath == "metadata.namespace"
 		}),
-		"the Role is about the Lease":             slices.Equal(role.Rules[0].ResourceNames, []string{name}),
+		"the Role is about the Lease": slices.Equal(role.Rules[0].ResourceNames, []string{name}),
 		"the ClusterRole is about the kind": slices.ContainsFunc(clusterRole.Rules, func(r rbacv1.PolicyRule) bool {
 			return slices.Equal(r.APIGroups, []string{n.group}) && slices.Equal(r.Resources, []string{n.plural + "/status"})
 		}),
