@@ -330,15 +330,9 @@ func (p *pass) write(ctx context.Context, key string, obj *unstructured.Unstruct
 	client := p.m.Client.Resource(p.definition.resource.WithVersion(p.storage.name)).Namespace(obj.GetNamespace())
 	rewrite := p.rewrite
 	if obj.GroupVersionKind().Version != p.storage.name { // see listed
-		name := obj.GetName()
-		err := p.retry(ctx, "get", key, func(ctx context.Context) (err error) {
-			obj, err = client.Get(ctx, name, metav1.GetOptions{})
-			return err
-		})
-		switch {
-		case kube.IsGone(err, name):
-			return nil
-		case err != nil:
+		var exists bool
+		var err error
+		if obj, exists, err = p.get(ctx, key, client, obj.GetName()); !exists {
 			return err
 		}
 	}
@@ -376,23 +370,30 @@ func (p *pass) write(ctx context.Context, key string, obj *unstructured.Unstruct
 		case !apierrors.IsConflict(err):
 			return err
 		}
-		name, refused, conflict := obj.GetName(), obj, err
-		err = p.retry(ctx, "get", key, func(ctx context.Context) (err error) {
-			obj, err = client.Get(ctx, name, metav1.GetOptions{})
-			return err
-		})
+		now, exists, failed := p.get(ctx, key, client, obj.GetName())
 		switch {
-		case kube.IsGone(err, name):
-			return nil
-		case err != nil:
-			return err
-		case obj.GetUID() == refused.GetUID() && obj.GetResourceVersion() == refused.GetResourceVersion():
-			return conflict // of an admission webhook
+		case !exists:
+			return failed
+		case now.GetUID() == obj.GetUID() && now.GetResourceVersion() == obj.GetResourceVersion():
+			return err // a conflict of an admission webhook
 		}
+		obj = now
 		// A write after the list stored it in the storage version, but it can have kept stale entries.
 		rewrite = false
 	}
 	return errors.New("other clients change it too often")
+}
+
+// get reads an object. exists is false if it is gone, and if there is an error.
+func (p *pass) get(ctx context.Context, key string, client dynamic.ResourceInterface, name string) (obj *unstructured.Unstructured, exists bool, err error) {
+	err = p.retry(ctx, "get", key, func(ctx context.Context) (err error) {
+		obj, err = client.Get(ctx, name, metav1.GetOptions{})
+		return err
+	})
+	if kube.IsGone(err, name) {
+		return nil, false, nil
+	}
+	return obj, err == nil, err
 }
 
 // An API server before Kubernetes 1.37 removes the managedFields of an object at an update or a patch that cannot
