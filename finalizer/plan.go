@@ -219,7 +219,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 		if p.Metrics != nil {
 			p.Metrics.FinalizerFinished(held.name, age)
 		}
-		if own { // Ensure reports to those of ctx, once it has removed the finalizer
+		if p.Metrics != nil && (own || held.plans == nil) { // Ensure reports to those of ctx, once it has removed the finalizer
 			p.Metrics.FinalizerObject(held.name, held.object.GetUID(), nil, age, 0)
 			held.plans.add(p.Metrics)
 		}

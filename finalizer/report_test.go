@@ -144,6 +144,30 @@ func TestMetricsOfTheController(t *testing.T) {
 	}
 }
 
+// TestMetricsOfAHeldPlan: without Ensure, the end of a plan clears the object.
+func TestMetricsOfAHeldPlan(t *testing.T) {
+	fails := true
+	obj := object("uid", true, name)
+	m := &model{live: obj}
+	plan := finalizer.Plan[*corev1.ConfigMap]{Client: m, Steps: []finalizer.Step[*corev1.ConfigMap]{{Name: "volume", Run: func(context.Context, held) (finalizer.Progress, error) {
+		return finalizer.Progress{Done: !fails}, nil
+	}}}}
+	var got objectsOf
+	ctx := context.WithValue(t.Context(), calls.Metrics{}, &got)
+	h, err := finalizer.Add(ctx, m, obj, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fails = range []bool{true, false} {
+		if err := plan.Run(ctx, h); (err != nil) != fails {
+			t.Errorf("Run = %v", err)
+		}
+	}
+	if diff := gocmp.Diff([]string{"uid [volume]", "uid []"}, got.blocked); diff != "" {
+		t.Errorf("blocked objects (-want +got):\n%s", diff)
+	}
+}
+
 // objectsOf notes the calls of FinalizerObject.
 type objectsOf struct{ blocked []string }
 

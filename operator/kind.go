@@ -59,7 +59,8 @@ type Reconciler[T controllerkit.Object] struct {
 
 	// Former has the field managers of earlier versions that wrote the children by create, update or patch, such as
 	// "manager" for a program of that name with controller-runtime. Apply makes their fields its own, once for each
-	// child. Without it, a field that Apply no longer names stays in the child, because the former manager still owns it.
+	// child. Set it in the first version that applies, and apply in the API version that the former one wrote in.
+	// Without it, a field that Apply no longer names stays in the child, because the former manager still owns it.
 	Former []string
 
 	// Prune deletes the children that the calls of Apply in one call of Reconcile do not

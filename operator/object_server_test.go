@@ -621,7 +621,14 @@ func testPrunedStatus(t *testing.T, s *shelf) {
 		}
 		return ""
 	})
+	first := s.get("a").Status.Conditions[0].LastTransitionTime
+	for range 2 { // a second later each, at least
+		receive(t, s.ended)
+	}
 	b := s.get("a")
+	if now := b.Status.Conditions[0].LastTransitionTime; !now.Equal(&first) {
+		t.Errorf("Ready has been False since %v, and then since %v", first, now)
+	}
 	if got, want := ready(b), `False Rejected at 1: status: patch: the schema lacks a field: update the CustomResourceDefinition: unknown field "status.unknown"`; got != want || b.Status.URL != "known" || b.Status.Phase != "Broken" {
 		t.Errorf("Ready is %q, want %q; status %+v", got, want, b.Status)
 	}

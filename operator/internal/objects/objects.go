@@ -235,8 +235,10 @@ func ownersOf(obj any) ([]string, error) {
 
 // Taken returns a child whose fields of the former managers belong to manager.
 func (r *Resource[T]) Taken(ctx context.Context, live T, manager string, former []string) (T, error) {
-	if len(former) == 0 {
-		return live, nil
+	if !slices.ContainsFunc(live.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool {
+		return e.Operation == metav1.ManagedFieldsOperationUpdate && e.Subresource == "" && slices.Contains(former, e.Manager)
+	}) {
+		return live, nil // Migrate would also ask for removed versions, and rejects an object without managedFields
 	}
 	live, _, err := ssa.Migrate(ctx, ssa.FieldManager(manager), r.Client.Namespace(live.GetNamespace()).Patch, live, former...)
 	return live, err

@@ -75,14 +75,7 @@ func Report(before, after any, c Call) error {
 	list := conditions(after)
 	if list != nil {
 		own := find(*list)
-		var former []metav1.Condition
-		if list := conditions(before); list != nil {
-			former = *list
-		}
-		*list = slices.DeleteFunc(slices.Clone(*list), isReady)
-		if i := slices.IndexFunc(former, isReady); i >= 0 {
-			*list = slices.Insert(*list, min(i, len(*list)), former[i])
-		}
+		restore(list, before)
 		if own != nil {
 			derived, decided = *own, true
 		}
@@ -116,6 +109,19 @@ func Report(before, after any, c Call) error {
 	}
 	c.setPhase(stat, derived)
 	return nil
+}
+
+// restore puts the Ready of before into a list in place of its own, so that a Ready that is set then keeps its time if
+// its status stays.
+func restore(list *[]metav1.Condition, before any) {
+	var former []metav1.Condition
+	if list := conditions(before); list != nil {
+		former = *list
+	}
+	*list = slices.DeleteFunc(slices.Clone(*list), isReady)
+	if i := slices.IndexFunc(former, isReady); i >= 0 {
+		*list = slices.Insert(*list, min(i, len(*list)), former[i])
+	}
 }
 
 // setPhase sets the phase in a status by its condition Ready.

@@ -25,6 +25,7 @@ func Write[T controllerkit.Object](ctx context.Context, client controllerkit.Pat
 	if list := conditions(obj); c.Err == nil && list != nil {
 		c.Err, c.Class = err, reconcile.Class(err)
 		ready, _ := c.ready()
+		restore(list, before)
 		if failed := status.Set(list, c.Generation, ready); failed != nil {
 			return stored, errors.Join(err, failed)
 		}
