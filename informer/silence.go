@@ -17,14 +17,15 @@ const defaultSilence = 3 * time.Minute
 //	config.Wrap(informer.EndSilentWatches(0))
 //
 // The API server sends a bookmark about once a minute to a watch that asks for bookmarks, as
-// informers do. If a watch that is being read brings no byte for the time silence, the
-// transport ends it as a server does, and logs a line. The informer then watches again from
-// its last resource version. A watch that gets no response at all is treated the same. If two
-// watches in a row of an informer of a [Set] bring no byte after their responses, it lists again:
-// etcd may have been restored from a backup, and an API server at an earlier version sends such a
-// watch no event. client-go alone asks the server to end a watch after 5 to 10 minutes, and waits for
-// that without limit. 0 means 3m. A negative value disables the timeout. Do not set a
-// second or less: an informer lists again if a watch ends that early without an event.
+// informers do. If a watch that is being read brings no byte for the time silence, the transport
+// ends it as a server does, and logs a line. The informer then watches again from its last
+// resource version. A watch that gets no response at all is treated the same; one that begins
+// with a list has at least 10s. If two watches in a row of an informer of a [Set] bring no byte
+// after their responses, it lists again: etcd may have been restored from a backup, and an API
+// server at an earlier version sends such a watch no event. client-go alone asks the server to
+// end a watch after 5 to 10 minutes, and waits for that without limit. 0 means 3m. A negative
+// value disables the timeout. Do not set a second or less: an informer lists again if a watch
+// ends that early without an event.
 //
 // If a watch of an informer does not reach the API server, or gets the response 429, the transport
 // sends it again, after pauses that grow from 0.8 to 60s. They end with the request's context.

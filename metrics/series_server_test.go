@@ -17,12 +17,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/crd/migrate"
 	"github.com/controllerkit/controllerkit/examples/website/dns"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/informer"
@@ -137,7 +139,8 @@ func awaitEvent(t *testing.T, c interface {
 }
 
 // TestServerPlanAndShardsSeries: the alerts about a finalizer.Plan without Metrics, and about a
-// shard.Group with those of the operator, have their series.
+// shard.Group and a migrate.Migrator with those of the operator, have their series, also if the
+// definition of the Migrator cannot be read.
 func TestServerPlanAndShardsSeries(t *testing.T) {
 	config, namespace := testserver.Config(t), testserver.Namespace(t)
 	m, reg := newMetrics(t)
@@ -170,6 +173,8 @@ func TestServerPlanAndShardsSeries(t *testing.T) {
 			return nil
 		})
 	})
+	migrator := &migrate.Migrator{Client: dynamic.NewForConfigOrDie(op.Config), Definition: "missing.example.com", Metrics: op.Metrics}
+	op.Group.Add("migration", migrator.Run)
 	run(t, op)
 	for _, a := range alerts() {
 		if slices.Contains(ofOthers(), a.name) {

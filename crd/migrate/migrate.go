@@ -30,7 +30,7 @@ const (
 
 // Metrics is called by a Migrator. A *metrics.Metrics implements it.
 type Metrics interface {
-	// MigrationProgress is called at the begin and the end of each pass, and after each page of objects.
+	// MigrationProgress is called at the begin of Run, at the begin and the end of each pass, and after each page of objects.
 	// objects is the number of objects that the pass has handled, of which failed ones could not be
 	// migrated. done reports whether the migration is complete.
 	MigrationProgress(definition string, objects, failed int, done bool)
@@ -187,6 +187,7 @@ func (m *Migrator) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if m.Metrics != nil {
+		m.Metrics.MigrationProgress(m.Definition, 0, 0, false) // also if the definition cannot be read
 		defer m.Metrics.MigrationEnded(m.Definition)
 	}
 	w, err := watch(ctx, m.Client, m.Definition)

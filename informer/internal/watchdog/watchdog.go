@@ -28,6 +28,10 @@ const (
 	firstPause    = 800 * time.Millisecond
 	maxRetryAfter = 60      // seconds that a response 429 can ask for
 	maxText       = 2 << 10 // bytes of a path or an error in a line of log
+
+	// An API server whose watch cache is behind responds to a streamed list after 3s, with an error that
+	// says so.
+	minInitial = 10 * time.Second
 )
 
 // errSilent is the cause of the context of a watch that was silent. It is a timeout:
@@ -145,7 +149,11 @@ func (w *transport) roundTrip(req *http.Request, observed *alive.Informer) (*htt
 		klog.FromContext(ctx).Info("The API server's watch cache is behind, so the informer lists", "path", kube.Printable(req.URL.Path, maxText))
 		return status(req, apierrors.NewInvalid(schema.GroupKind{}, "sendInitialEvents", nil)), nil
 	}
-	timer := time.AfterFunc(w.silence, func() { cancel(errSilent) })
+	wait := w.silence
+	if initial(req) {
+		wait = max(wait, minInitial)
+	}
+	timer := time.AfterFunc(wait, func() { cancel(errSilent) })
 	resp, err := w.next.RoundTrip(req.WithContext(ctx))
 	timer.Stop()
 	if err != nil {

@@ -200,15 +200,25 @@ func TestNoResponse(t *testing.T) {
 			<-req.Context().Done()
 			return nil, req.Context().Err()
 		})
-		start := time.Now()
-		_, err := watchdog.New(silence)(mute).RoundTrip(request(t.Context(), watch))
-		var timeout net.Error
-		if !errors.As(err, &timeout) || !timeout.Timeout() || time.Since(start) != silence {
-			t.Errorf("error %v after %v, want a timeout after %v", err, time.Since(start), silence)
+		for _, tt := range []struct {
+			path           string
+			silence, after time.Duration
+		}{
+			{watch, silence, silence},
+			{watch, 3 * time.Second, 3 * time.Second},
+			{initial, silence, silence},
+			{initial, 3 * time.Second, 10 * time.Second}, // after 3s the API server says that its watch cache is behind
+		} {
+			start := time.Now()
+			_, err := watchdog.New(tt.silence)(mute).RoundTrip(request(t.Context(), tt.path))
+			var timeout net.Error
+			if after := time.Since(start); !errors.As(err, &timeout) || !timeout.Timeout() || after != tt.after {
+				t.Errorf("%s: error %v after %v, want a timeout after %v", tt.path, err, after, tt.after)
+			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*silence)
 		defer cancel()
-		if _, err = watchdog.New(silence)(mute).RoundTrip(request(ctx, pods)); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := watchdog.New(silence)(mute).RoundTrip(request(ctx, pods)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a list: %v, want the end of its context", err)
 		}
 	})
