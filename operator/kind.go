@@ -402,7 +402,7 @@ func (k *kind[T]) report(ctx context.Context, key types.NamespacedName, before, 
 		}
 		return err
 	}
-	k.failing.Judge(ctx, key, &k.c.Loop, &c)
+	k.failing.Judge(ctx, key, before.GetUID(), &k.c.Loop, &c)
 	limit := min(k.c.op.options.part(4), max(k.c.Loop.GracePeriod-k.c.Loop.Timeout, k.c.op.options.part(1)))
 	ctx, cancel, ok := outcome.Writing(ctx, limit)
 	if !ok { // the call was cancelled

@@ -110,7 +110,7 @@ func Install(ctx context.Context, client dynamic.Interface, fieldManager string,
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, installTimeout, fmt.Errorf("migrate: install CustomResourceDefinition %s: the API server has not served it within %v", given.GetName(), installTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, installTimeout, fmt.Errorf("the API server has not served it within %v", installTimeout))
 	defer cancel()
 	return awaitServed(ctx, client, given)
 }
@@ -259,7 +259,7 @@ func awaitServed(ctx context.Context, client dynamic.Interface, given *definitio
 	for established := false; !established; {
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return interrupted(ctx, given)
 		case <-judged.C:
 			late = true
 		case <-w.changed:
@@ -289,10 +289,14 @@ func awaitServed(ctx context.Context, client dynamic.Interface, given *definitio
 			select {
 			case <-ctx.Done():
 				timer.Stop()
-				return context.Cause(ctx)
+				return interrupted(ctx, given)
 			case <-timer.C:
 			}
 		}
 	}
 	return nil
+}
+
+func interrupted(ctx context.Context, given *definition) error {
+	return fmt.Errorf("migrate: install CustomResourceDefinition %s: %w", given.GetName(), context.Cause(ctx))
 }

@@ -507,6 +507,25 @@ spec:
 	}
 }
 
+// The error of an Install that a stop interrupts has the name of the definition and the cause.
+func TestInstallStopped(t *testing.T) {
+	const definition = `{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "websites.example.com"},
+		"spec": {"group": "example.com", "names": {"kind": "Website", "plural": "websites"}, "versions": [{"name": "v1", "served": true, "storage": true}]}}`
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{definitions(): "CustomResourceDefinitionList"})
+		client.PrependReactor("patch", "customresourcedefinitions", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, new(unstructured.Unstructured), nil // no event shows that it is established
+		})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		stop := errors.New("received SIGTERM")
+		time.AfterFunc(time.Minute, func() { cancel(stop) })
+		err := migrate.Install(ctx, client, "m", []byte(definition))
+		if want := "migrate: install CustomResourceDefinition websites.example.com: received SIGTERM"; !errors.Is(err, stop) || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	})
+}
+
 // Names and managers of objects are bounded in errors, conditions and reports.
 //
 // Proves CK3.

@@ -195,6 +195,8 @@ func (c *setCall) mayApply(w *wantedMember, live metav1.Object, memberUID types.
 	controller := metav1.GetControllerOfNoCopy(live)
 	foreign := controller != nil && controller.UID != c.parent.GetUID()
 	switch set := live.GetLabels()[inventory.PartOf]; {
+	case foreign && c.Own && c.isParent(controller):
+		return false, errCollected
 	case foreign && c.Own: // the API server allows one controller
 		return false, fmt.Errorf("the object has a controller, %.64s %.253q, beside which Own cannot set the parent: remove that owner reference", controller.Kind, controller.Name)
 	case set == c.setID:
@@ -213,6 +215,12 @@ func (c *setCall) mayApply(w *wantedMember, live metav1.Object, memberUID types.
 		return false, fmt.Errorf("the object has a controller, %.64s %.253q: set Force to take it over", controller.Kind, controller.Name)
 	}
 	return true, nil
+}
+
+// isParent reports whether an owner has the kind and the name of the parent.
+func (c *setCall) isParent(owner *metav1.OwnerReference) bool {
+	gv, _ := schema.ParseGroupVersion(owner.APIVersion)
+	return schema.GroupKind{Group: gv.Group, Kind: owner.Kind} == c.ParentKind.GroupKind() && owner.Name == c.parent.GetName()
 }
 
 // hasApplied reports whether the Set has applied the object, or another Set or Batch with its

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/ssa/applyset"
 )
 
@@ -58,5 +59,28 @@ func TestAttemptNext(t *testing.T) {
 				t.Errorf("step %s, action %q; want %s, %q", step, action, tt.want, tt.action)
 			}
 		})
+	}
+}
+
+// With Own, an object that an earlier parent of the same name controls is a wait for the garbage
+// collector, and one of another owner is not.
+func TestOwnedByAnEarlierParent(t *testing.T) {
+	s := &applyset.Set{Own: true, ParentKind: schema.GroupVersionKind{Group: "example.com", Version: "v2", Kind: "Gallery"}}
+	parent := &metav1.ObjectMeta{Namespace: "a", Name: "one", UID: "new"}
+	for _, tt := range []struct {
+		group, kind, name string
+		waits             bool
+	}{
+		{"example.com/v1", "Gallery", "one", true},
+		{"example.com/v1", "Gallery", "two", false},
+		{"example.com/v1", "Website", "one", false},
+		{"v1", "Gallery", "one", false},
+	} {
+		owner := metav1.OwnerReference{APIVersion: tt.group, Kind: tt.kind, Name: tt.name, UID: "old", Controller: new(true)}
+		err := applyset.MayApply(s, parent, &metav1.ObjectMeta{Name: "x", OwnerReferences: []metav1.OwnerReference{owner}})
+		var waiting controllerkit.WaitingError
+		if waits := errors.As(err, &waiting); err == nil || waits != tt.waits || waits && waiting.Waits() <= 0 {
+			t.Errorf("%+v: error %v, want a WaitingError: %t", tt, err, tt.waits)
+		}
 	}
 }

@@ -18,6 +18,9 @@ var ErrNotTried = errors.New("applyset: not tried")
 // while its deletion waits for a finalizer. New objects in it would be deleted too.
 var errDeleting = waiting{errors.New("it is being deleted: apply again after the deletion")}
 
+// errCollected is the error of a wanted object that belongs to an earlier parent of the same name.
+var errCollected = waiting{errors.New("it belongs to an earlier parent of this name: apply again after the garbage collector has deleted it")}
+
 // errSkipped is the error of an object for which no request was made because another one has an error. It
 // is a wait so that the error of the call is one if those of the others are.
 var errSkipped = waiting{fmt.Errorf("%w: another object has failed", ErrNotTried)}

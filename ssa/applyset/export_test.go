@@ -22,6 +22,12 @@ func (a Attempt) Next(manager string, response *unstructured.Unstructured, err e
 	return [...]string{accept: "accept", readAgain: "readAgain", recreate: "recreate", undo: "undo", fail: "fail"}[s], action
 }
 
+// MayApply returns the error for an existing object of a call with the parent.
+func MayApply(s *Set, parent, live metav1.Object) error {
+	_, err := (&setCall{Set: s, parent: parent}).mayApply(nil, live, "")
+	return err
+}
+
 // Remembered returns of how many parents the Set has a memory.
 func Remembered(s *Set) int {
 	s.mu.Lock()

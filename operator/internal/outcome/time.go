@@ -46,15 +46,20 @@ func Writing(ctx context.Context, limit time.Duration) (_ context.Context, cance
 // lasting is the time after which an error that is not final makes the condition Ready false.
 const lasting = 10 * time.Second
 
-// Failing knows since when keys fail. The zero value knows none.
+// Failing knows since when the objects of keys fail. The zero value knows none.
 type Failing struct {
 	mu    sync.Mutex
-	since map[types.NamespacedName]time.Time
+	since map[types.NamespacedName]failure
 }
 
-// Judge completes c, the call with ctx, by the rules of the loop: the error as Classify replaces it, its class, and
+type failure struct {
+	uid   types.UID
+	since time.Time
+}
+
+// Judge completes c, the call with ctx for the object uid, by the rules of the loop: the error as Classify replaces it, its class, and
 // whether it lasts.
-func (f *Failing) Judge(ctx context.Context, key types.NamespacedName, loop *reconcile.Controller[types.NamespacedName], c *Call) {
+func (f *Failing) Judge(ctx context.Context, key types.NamespacedName, uid types.UID, loop *reconcile.Controller[types.NamespacedName], c *Call) {
 	c.raw = c.Err
 	if _, alone := Blocked(c.Err); loop.Classify != nil && c.Err != nil && kube.Waits(c.Err) == 0 && !(alone && c.Deleting) {
 		c.Err = classify(loop.Classify, c.Err)
@@ -65,7 +70,7 @@ func (f *Failing) Judge(ctx context.Context, key types.NamespacedName, loop *rec
 	}
 	// The loop parks the key after this call, or soon. MaxAttempts does not count a delay that the server asks for.
 	parks := loop.MaxAttempts > 0 && reconcile.Attempt(ctx) >= loop.MaxAttempts && c.Class != controllerkit.ResultServerDelay
-	c.Lasting = f.lasts(ctx, key, c.Err) || parks
+	c.Lasting = f.lasts(ctx, key, uid, c.Err) || parks
 }
 
 // classify calls a Classify. A panic in it counts as a panic of the call, and a panic of the call is not classified.
@@ -81,23 +86,23 @@ func classify(f func(error) error, err error) (classified error) {
 	return f(err)
 }
 
-// lasts reports whether the calls of the key have failed for a while. It notes the failure.
-func (f *Failing) lasts(ctx context.Context, key types.NamespacedName, err error) bool {
+// lasts reports whether the calls for the object have failed for a while. It notes the failure.
+func (f *Failing) lasts(ctx context.Context, key types.NamespacedName, uid types.UID, err error) bool {
 	if err == nil {
 		f.Forget(key)
 		return false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	since, known := f.since[key]
-	if !known || reconcile.Attempt(ctx) <= 1 {
-		since = time.Now()
+	last, known := f.since[key]
+	if !known || last.uid != uid || reconcile.Attempt(ctx) <= 1 {
+		last = failure{uid, time.Now()}
 		if f.since == nil {
-			f.since = map[types.NamespacedName]time.Time{}
+			f.since = map[types.NamespacedName]failure{}
 		}
-		f.since[key] = since
+		f.since[key] = last
 	}
-	return time.Since(since) >= lasting
+	return time.Since(last.since) >= lasting
 }
 
 // Forget forgets the failures of a key.
