@@ -75,8 +75,8 @@ type Config struct {
 // block, because an informer's handler can call them.
 type Metrics interface {
 	// ConsistencyWaited is called at the end of a wait that began when Ready returned
-	// false, before its wake. timedOut reports whether MaxWait or AmbiguousWait ended
-	// the wait, and not the cache or Clear.
+	// false, before its wake. timedOut reports whether MaxWait ended the wait, and not the
+	// cache, AmbiguousWait or Clear.
 	ConsistencyWaited(d time.Duration, timedOut bool)
 }
 

@@ -136,7 +136,7 @@ type waiter struct {
 	wake     func()
 	gate     bool // a call of Ready, which has bounds; Wait is unbounded
 	since    time.Time
-	timedOut bool // a bound ended the wait
+	timedOut bool // MaxWait ended the wait
 }
 
 // mayGoLocked reports whether the wait is over. If not, it returns what the key lacks
@@ -166,7 +166,7 @@ func (s *Store) mayGoLocked(key types.NamespacedName, w *waiter, now time.Time) 
 	if now.Before(next) {
 		return false, lag, next
 	}
-	w.timedOut = verdict != ready || len(rec.ambiguous) > 0
+	w.timedOut = verdict != ready
 	return true, lag, time.Time{}
 }
 

@@ -70,8 +70,8 @@ func TestReadyIsBounded(t *testing.T) {
 			during: func(t *testing.T, s *consistency.Store, _ *version) { wrote("11")(t, s) }, took: 3 * time.Second / 2, live: true, waits: waits{"1.5s timedOut=true"}},
 		{name: "an older version meanwhile", before: wrote("10"), at: time.Minute, during: func(t *testing.T, s *consistency.Store, _ *version) { wrote("9")(t, s) },
 			took: 2 * time.Minute, live: true, waits: waits{"2m0s timedOut=true"}},
-		{name: "ambiguous", before: lost, took: time.Second, live: true, waits: waits{"1s timedOut=true"}},
-		{name: "ambiguous, configured", cfg: consistency.Config{AmbiguousWait: 5 * time.Second, RecheckInterval: time.Hour}, before: lost, took: 5 * time.Second, live: true, waits: waits{"5s timedOut=true"}},
+		{name: "ambiguous", before: lost, took: time.Second, live: true, waits: waits{"1s timedOut=false"}},
+		{name: "ambiguous, configured", cfg: consistency.Config{AmbiguousWait: 5 * time.Second, RecheckInterval: time.Hour}, before: lost, took: 5 * time.Second, live: true, waits: waits{"5s timedOut=false"}},
 		{name: "ambiguous, no wait", cfg: consistency.Config{AmbiguousWait: -1}, before: lost, live: true},
 		{name: "ambiguous, and settled", cfg: consistency.Config{AmbiguousWait: time.Minute}, before: lost, at: time.Second, during: func(t *testing.T, s *consistency.Store, _ *version) {
 			wrote("5")(t, s)
@@ -80,7 +80,7 @@ func TestReadyIsBounded(t *testing.T) {
 		{name: "ambiguous, and a write that is seen", before: func(t *testing.T, s *consistency.Store) { wrote("10")(t, s); lost(t, s) }, at: 10 * time.Second, during: func(_ *testing.T, s *consistency.Store, store *version) {
 			store.set("10")
 			s.Handler().OnUpdate(nil, nil)
-		}, took: 10 * time.Second, live: true, waits: waits{"10s timedOut=true"}},
+		}, took: 10 * time.Second, live: true, waits: waits{"10s timedOut=false"}},
 		{name: "ambiguous, and ten minutes later", cfg: consistency.Config{AmbiguousWait: -1}, before: func(t *testing.T, s *consistency.Store) { lost(t, s); time.Sleep(10*time.Minute + 1) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

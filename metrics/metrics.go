@@ -467,8 +467,8 @@ func (m *Metrics) ShardsSurplus(name string, shards int) {
 	m.surplus.WithLabelValues(m.leases.label(name)).Set(float64(shards))
 }
 
-// ConsistencyWaited counts that a key waited for d until the cache showed its writes or,
-// if timedOut, until the wait was given up.
+// ConsistencyWaited counts that a key waited for d. timedOut reports that the wait was given up,
+// because the cache did not show its writes.
 func (m *Metrics) ConsistencyWaited(d time.Duration, timedOut bool) {
 	if m == nil {
 		return
