@@ -131,8 +131,13 @@ func New(cfg Config) *Store {
 // AddInformer adds the informer's store as the one through which the controller reads
 // the resource, and adds Handler to the informer. Call it before or after the informer
 // starts. It fails if the informer has stopped or the resource already has a store: several
-// informers of a resource need one store, with the lowest of their versions.
+// informers of a resource need one store, with the lowest of their versions. It also fails if
+// client-go's feature AtomicFIFO is off, because a cache has no version then.
 func (s *Store) AddInformer(resource schema.GroupResource, informer cache.SharedInformer) error {
+	probe := cache.NewStore(cache.MetaNamespaceKeyFunc) // the store of the informer has no version before its list
+	if probe.Bookmark("1"); probe.LastStoreSyncResourceVersion() == "" {
+		return fmt.Errorf("consistency: add informer: the cache of %s has no version, because client-go's feature AtomicFIFO is off: remove KUBE_FEATURE_AtomicFIFO=false from the environment", resource)
+	}
 	s.informers.Lock()
 	defer s.informers.Unlock()
 	s.mu.Lock()

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	clientfeatures "k8s.io/client-go/features"
+	featuretest "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/tools/cache"
 	"pgregory.net/rapid"
 
@@ -419,4 +421,18 @@ func TestAddInformer(t *testing.T) {
 			t.Errorf("a stopped informer: %v, want an error", err)
 		}
 	})
+}
+
+// A store without versions is never ready, and the cause is a variable of the environment.
+func TestAddInformerWithoutVersions(t *testing.T) {
+	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, nil)
+	s := consistency.New(consistency.Config{})
+	featuretest.SetFeatureDuringTest(t, clientfeatures.AtomicFIFO, false)
+	if err := s.AddInformer(pods, informer); err == nil || !strings.Contains(err.Error(), "remove KUBE_FEATURE_AtomicFIFO=false") {
+		t.Errorf("without client-go's AtomicFIFO: %v, want an error with the cure", err)
+	}
+	featuretest.SetFeatureDuringTest(t, clientfeatures.AtomicFIFO, true)
+	if err := s.AddInformer(pods, informer); err != nil {
+		t.Errorf("with client-go's AtomicFIFO: %v", err)
+	}
 }

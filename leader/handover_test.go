@@ -1,6 +1,7 @@
 package leader_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"sync/atomic"
@@ -12,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/internal/testlog"
 )
 
 // TestExpiry: a candidate waits for the record's duration after it saw the last
@@ -177,6 +180,29 @@ func TestHandOverWithoutWatch(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestForbiddenWatch: one line of the log names a missing right that costs only time.
+func TestForbiddenWatch(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		e, c := s.elector("a")
+		c.On(func(verb, _ string) fault {
+			if verb == "watch" {
+				return fault{Err: apierrors.NewForbidden(coordinationv1.Resource("leases"), leaseName, nil)}
+			}
+			return fault{}
+		})
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer stop()
+		logs := testlog.New()
+		if err := e.Run(logs.Context(ctx), untilDone); err != nil {
+			t.Errorf("Run() = %v, want nil", err)
+		}
+		lines := logs.Find("Cannot watch the Lease, so reads notice a hand-over later: grant the verb watch on leases")
+		if len(lines) != 1 || lines[0].Level != 0 || c.Calls("watch") < 2 {
+			t.Errorf("%d lines after %d watches, want one of level 0: %v", len(lines), c.Calls("watch"), lines)
+		}
+	})
 }
 
 // TestWatchRestarts: a watch that breaks is established again.

@@ -21,6 +21,7 @@ import (
 // visible sooner, so a failure costs time and no correctness.
 func (c *candidate) watch(ctx context.Context) {
 	first, limit := c.RetryPeriod/4, 16*c.RetryPeriod
+	forbidden := false
 	for delay := first; ctx.Err() == nil; {
 		lasted, err := c.watchOnce(ctx)
 		if ctx.Err() != nil {
@@ -28,6 +29,10 @@ func (c *candidate) watch(ctx context.Context) {
 		}
 		if lasted > 2*c.RetryPeriod {
 			delay = first // it has replaced a read
+		}
+		if apierrors.IsForbidden(err) && !forbidden {
+			forbidden = true
+			c.logger.Info("Cannot watch the Lease, so reads notice a hand-over later: grant the verb watch on leases", "err", tenure.Printable(err))
 		}
 		c.logger.V(2).Info("The watch of the Lease ended, using reads until it is restarted", "err", tenure.Printable(err), "retryAfter", delay)
 		timer := time.NewTimer(tenure.Jittered(delay))

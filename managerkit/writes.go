@@ -99,6 +99,10 @@ func (w *Writes) Install(config *rest.Config, options *manager.Options) error {
 	case options.Cache.HTTPClient != nil:
 		return errors.New("managerkit: Writes.Install: options.Cache.HTTPClient is set, and its requests could not be seen: use config.Wrap in its place")
 	}
+	// Of all views or of none: gate.add ignores it.
+	if err := consistency.New(w.cfg).AddInformer(schema.GroupResource{Resource: "objects"}, viewInformer{view: &view{w: w}}); err != nil {
+		return fmt.Errorf("managerkit: Writes.Install: %w", err)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.installed {
@@ -281,7 +285,7 @@ func (g *gate) open() {
 // add adds a resource to the stores. The caller holds w.setup, and adds it once.
 func (g *gate) add(resource schema.GroupResource) {
 	for _, s := range g.stores {
-		// The informer of a view cannot fail.
+		// The informer of a view cannot fail: Install has tried one.
 		_ = s.AddInformer(resource, viewInformer{view: &view{w: g.w, resource: resource, namespace: s.namespace}})
 	}
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	clientfeatures "k8s.io/client-go/features"
+	featuretest "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -329,6 +331,10 @@ func TestWritesErrors(t *testing.T) {
 		})
 	}
 
+	t.Run("no versions", func(t *testing.T) {
+		featuretest.SetFeatureDuringTest(t, clientfeatures.AtomicFIFO, false)
+		wantError(t, managerkit.NewWrites(consistency.Config{}).Install(&rest.Config{}, &manager.Options{}), "remove KUBE_FEATURE_AtomicFIFO=false")
+	})
 	t.Run("another config", func(t *testing.T) {
 		w, options := managerkit.NewWrites(consistency.Config{}), &manager.Options{}
 		if err := w.Install(&rest.Config{}, options); err != nil {

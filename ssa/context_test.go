@@ -34,7 +34,9 @@ func TestContext(t *testing.T) {
 	}
 	patch := func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*observed, error) {
 		requests++
-		return &observed{read: func() {}}, nil
+		patched := &observed{read: func() {}}
+		patched.UID = "u"
+		return patched, nil
 	}
 	var memory ssa.Memory[*observed, *config]
 	for _, tt := range []struct {

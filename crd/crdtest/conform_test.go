@@ -3,13 +3,18 @@ package crdtest_test
 import (
 	"testing"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
 	"github.com/controllerkit/controllerkit/crd/crdtest"
 	"github.com/controllerkit/controllerkit/crd/internal/conform"
 	"github.com/controllerkit/controllerkit/crd/internal/site"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-func TestMain(m *testing.M) { testserver.Main(m) }
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] // docs/testing.md
+	testserver.Main(m)
+}
 
 // newFake returns a Fake with the objects.
 func newFake(t testing.TB, objects ...*site.Website) *crdtest.Fake[*site.Website] {

@@ -23,5 +23,7 @@
 // # Caveats
 //
 //   - The comment of [Fake] lists its differences from an API server.
+//   - In a bubble the first failed list or watch of an informer can sleep for decades: see
+//     docs/testing.md for a line of TestMain.
 //   - If a watcher leaves more than 100 events unread, client-go's fake panics.
 package crdtest

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,6 +67,31 @@ func TestBadInput(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestBubbleFailedList: an informer in a bubble lists again after a failure. Without the line of TestMain that docs/testing.md
+// names, it sleeps from 2000 to the time of the process.
+func TestBubbleFailedList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := newFake(t, site.New("ns", "a"))
+		failed := false
+		fake.PrependReactor("list", "websites", func(clienttesting.Action) (bool, runtime.Object, error) {
+			first := !failed
+			failed = true
+			return first, nil, apierrors.NewInternalError(errors.New("once"))
+		})
+		informer := fake.Namespace("ns").Informer(0, nil).Informer()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { informer.RunWithContext(ctx) })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !failed || !informer.HasSynced() {
+			t.Errorf("failed %t, synced %t a minute after the start", failed, informer.HasSynced())
+		}
+		cancel()
+		wg.Wait()
+	})
 }
 
 // What a reactor returns reaches the caller as the response of an API server.

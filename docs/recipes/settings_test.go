@@ -35,7 +35,11 @@ func parseSettings(data map[string]string) (Settings, error) {
 // painter gives each Widget the color of the settings.
 type painter struct {
 	namespace string // of the settings
-	settings  *operator.Reader[*corev1.ConfigMap]
+
+	// settings is a reader of operator.Reads, or a fake of a unit test.
+	settings interface {
+		Get(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
+	}
 
 	mu     sync.Mutex // guards the rest
 	good   *Settings

@@ -20,7 +20,10 @@ import (
 
 // waiting works on a Widget once the Deployment of spec.after is ready.
 type waiting struct {
-	deployments *operator.Reader[*appsv1.Deployment]
+	// deployments is a reader of operator.Reads, or a fake of a unit test.
+	deployments interface {
+		Get(ctx context.Context, namespace, name string) (*appsv1.Deployment, error)
+	}
 }
 
 func (r *waiting) register(op *operator.Operator) {
@@ -45,6 +48,35 @@ func (r *waiting) reconcile(ctx context.Context, w *Widget) (reconcile.Result, e
 
 func wait(w *Widget, message string) error {
 	return status.Set(&w.Status.Conditions, w.Generation, status.False("Ready", "Waiting", message))
+}
+
+// fakeDeployments is a reader of a unit test.
+type fakeDeployments map[string]*appsv1.Deployment
+
+func (f fakeDeployments) Get(_ context.Context, namespace, name string) (*appsv1.Deployment, error) {
+	if found := f[namespace+"/"+name]; found != nil {
+		return found, nil
+	}
+	return nil, apierrors.NewNotFound(appsv1.Resource("deployments"), name)
+}
+
+// TestWaiting: the function of the recipe works in a unit test.
+func TestWaiting(t *testing.T) {
+	fake := fakeDeployments{}
+	r := &waiting{deployments: fake}
+	w := &Widget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "w"}, Spec: WidgetSpec{After: "db"}}
+	if _, err := r.reconcile(t.Context(), w); err != nil || ready(w) != "False Waiting Deployment db is absent" {
+		t.Errorf("without the Deployment: %v, Ready is %s", err, ready(w))
+	}
+	fake["ns/db"] = &appsv1.Deployment{
+		Status: appsv1.DeploymentStatus{
+			Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
+			Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue}},
+		},
+	}
+	if _, err := r.reconcile(t.Context(), w); err != nil || w.Status.Color != "green" {
+		t.Errorf("with a ready Deployment: %v, the color is %q", err, w.Status.Color)
+	}
 }
 
 // testWait: the Widget waits for the Deployment to exist and to be ready.

@@ -121,6 +121,10 @@ func TestPatch(t *testing.T) {
 	if _, err := kube.Patch[*corev1.Pod](t.Context(), &patcher{}, "a", operations, metav1.PatchOptions{}); err == nil {
 		t.Error("a client that returns nothing: got no error")
 	}
+	c = &patcher{patched: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}}} // a fake that ignores a dry run
+	if got, err := kube.Patch[*corev1.Pod](t.Context(), c, "a", operations, metav1.PatchOptions{}); got != nil || err == nil || apierrors.IsConflict(err) {
+		t.Errorf("a response without the tested uid: got %v, %v; want nil and an error that is no Conflict", got, err)
+	}
 	c = &patcher{patched: pod}
 	if got, err := kube.Patch[*corev1.Pod](t.Context(), c, "a", []kube.Operation{kube.Test("/a", func() {})}, metav1.PatchOptions{}); got != nil || err == nil || c.sent != "" {
 		t.Errorf("a value that has no JSON: got %v, %v and sent %q; want an error and no request", got, err, c.sent)

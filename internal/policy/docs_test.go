@@ -189,6 +189,25 @@ func TestNamespacesPage(t *testing.T) {
 	}
 }
 
+// TestTrimmedStatus holds that no page has informer.Trim and status.Update in its code: the status of a built-in kind
+// would take the trimmed annotation from the stored object.
+func TestTrimmedStatus(t *testing.T) {
+	root(t)
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("the pages are %v, %v", pages, err)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(text, []byte("WithTransform(informer.Trim)")) && bytes.Contains(text, []byte("status.Update(ctx")) {
+			t.Errorf("%s trims a cache and shows status.Update: use status.Patch", page)
+		}
+	}
+}
+
 // TestByHandPage holds that docs/by-hand.md shows the code that operator's TestServerKind compares with Kind.
 func TestByHandPage(t *testing.T) {
 	root(t)

@@ -241,8 +241,8 @@ func (r *Reader) kindOf(obj runtime.Object) (*kind, error) {
 	if kube.IsNil(obj) {
 		return nil, reject("the object is nil")
 	}
-	if r.cluster == nil {
-		return nil, reject("the Reader is zero: use New")
+	if r == nil || r.cluster == nil {
+		return nil, reject("the Reader is nil or zero: use New, and in a unit test a field of type client.Reader with a fake")
 	}
 	id, err := r.idOf(obj)
 	if err != nil {

@@ -180,7 +180,8 @@ func TestErrors(t *testing.T) {
 				want string
 			}{
 				{"no source", err, "remember: Get: the Source of the Reader is not started and synced: pass it to WatchesRawSource"},
-				{"zero", zero.Get(ctx, key, &corev1.Secret{}), "remember: Get: the Reader is zero: use New"},
+				{"zero", zero.Get(ctx, key, &corev1.Secret{}), "remember: Get: the Reader is nil or zero: use New"},
+				{"nil reader", (*remember.Reader)(nil).Get(ctx, key, &corev1.Secret{}), "remember: Get: the Reader is nil or zero: use New"},
 				{"nil", u.Get(ctx, key, nil), "remember: Get: the object is nil"},
 				{"kind", u.Get(ctx, key, &corev1.ConfigMap{}), "remember: Get: the Reader does not see events of v1 ConfigMap: pass the kind as a typed object to New"},
 				{"kind of a list", u.List(ctx, &corev1.ConfigMapList{}), "remember: List: the Reader does not see events of v1 ConfigMap: pass the kind"},
