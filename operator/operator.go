@@ -65,8 +65,9 @@ type Options struct {
 	// Debug is the address of /debug/controllers, the page of package debug, and of
 	// /debug/pprof/, the profiles of the process. It is a loopback address such as
 	// "127.0.0.1:6060", which kubectl port-forward reaches. To serve them to other hosts, see
-	// Operator.Debug. Any other address is an error of New. Mux serves neither of them. ""
-	// means no page and no profiles.
+	// Operator.Debug. Any other address is an error of New. If another process listens there,
+	// Run logs it and tries again, and the rest of the operator works. Mux serves neither of
+	// them. "" means no page and no profiles.
 	Debug string
 
 	// Namespace limits the informers that [Kind], [Children] and [Reads] make to one namespace. ""
@@ -292,7 +293,7 @@ func (op *Operator) run(ctx context.Context) error {
 		op.Group.Add("http", shutdown.Server(&http.Server{Addr: op.options.Listen, Handler: op.Mux}))
 	}
 	if op.debugServer != nil {
-		op.Group.Add("debug", shutdown.Server(op.debugServer))
+		op.Group.Add("debug", page.Serve(op.debugServer))
 	}
 	op.discover(needed)
 	op.Group.Add("informers", op.inform)

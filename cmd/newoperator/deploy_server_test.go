@@ -25,7 +25,7 @@ import (
 // TestServerDeploy applies the manifests of config/kustomization.yaml, with the longest names, to an API
 // server, and checks that they agree with each other. Then it applies the sample and the optional policy.
 func TestServerDeploy(t *testing.T) {
-	n := checked(t, names{module: "example.com/long", kind: "K" + strings.Repeat("k", maxKind-1), group: strings.Repeat("g", maxGroup-4) + ".com"})
+	n := checked(t, names{module: "example.com/long", kind: "K" + strings.Repeat("k", maxKind-1), group: strings.Repeat("g", maxGroup-4) + ".com", name: strings.Repeat("n", maxKind)})
 	files, err := render(n)
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +71,7 @@ func TestServerDeploy(t *testing.T) {
 	}
 	apply(t, kustomization.Resources...)
 
-	lower := strings.ToLower(n.kind)
-	name, namespace := lower+"-operator", lower+"-system"
+	name, namespace := n.name+"-operator", n.name+"-system"
 	ctx := t.Context()
 	get := metav1.GetOptions{}
 	deployment := must[*appsv1.Deployment](t)(kube.AppsV1().Deployments(namespace).Get(ctx, name, get))

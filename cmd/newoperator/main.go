@@ -8,6 +8,7 @@
 // requires the version of the library that the command has. Before the arguments can stand:
 //
 //	-plural NAME      the plural of the kind in lower case; the default is by the English rule
+//	-name NAME        the names in a cluster, such as NAME-operator; the default is the kind
 //	-library FOLDER   use the checkout of controllerkit in FOLDER instead of a release
 package main
 
@@ -32,7 +33,7 @@ const (
 	goVersion = "1.26.0" // of the library's go.mod
 )
 
-const usage = `usage: newoperator [-plural NAME] [-library FOLDER] FOLDER MODULE KIND GROUP
+const usage = `usage: newoperator [-plural NAME] [-name NAME] [-library FOLDER] FOLDER MODULE KIND GROUP
 
 newoperator writes the repository of an operator into the new folder FOLDER, for example:
 
@@ -41,6 +42,7 @@ newoperator writes the repository of an operator into the new folder FOLDER, for
 MODULE is its Go module, KIND its kind, and GROUP the API group of the kind.
 
   -plural NAME      the plural of the kind in lower case; the default is by the English rule
+  -name NAME        the names in a cluster, such as NAME-operator; the default is the kind
   -library FOLDER   use the checkout of controllerkit in FOLDER instead of a release
 `
 
@@ -77,6 +79,7 @@ func parse(args []string, version string) (r request, err error) {
 	flags := flag.NewFlagSet("newoperator", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error has it
 	flags.StringVar(&r.names.plural, "plural", "", "")
+	flags.StringVar(&r.names.name, "name", "", "")
 	flags.StringVar(&r.checkout, "library", "", "")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):

@@ -17,6 +17,7 @@ type names struct {
 	kind   string
 	plural string // of the kind, in lower case
 	group  string // of the API
+	name   string // of the operator in a cluster, before -operator and -system
 
 	plurals string // the plural of the kind in texts, such as DNSRecords
 }
@@ -31,7 +32,7 @@ const (
 var (
 	validModule = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+(/[A-Za-z0-9_-]([A-Za-z0-9._-]*[A-Za-z0-9_-])?)*$`)
 	validKind   = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
-	validPlural = regexp.MustCompile(`^[a-z]([a-z0-9-]*[a-z0-9])?$`)
+	validWord   = regexp.MustCompile(`^[a-z]([a-z0-9-]*[a-z0-9])?$`)
 	validGroup  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
 )
 
@@ -54,12 +55,18 @@ func (n names) check() (names, error) {
 	case strings.HasSuffix("."+n.group, ".k8s.io") || strings.HasSuffix("."+n.group, ".kubernetes.io"):
 		return n, fmt.Errorf("GROUP %q is reserved for Kubernetes: use a DNS name of your own, such as shop.example.com", n.group)
 	}
+	if n.name == "" {
+		n.name = strings.ToLower(n.kind)
+	}
+	if !validWord.MatchString(n.name) || len(n.name) > maxKind {
+		return n, fmt.Errorf("-name %q is not valid: use a word in lower case of at most %d characters, such as shop", n.name, maxKind)
+	}
 	if n.plural == "" {
 		n.plurals = plural(n.kind)
 		n.plural = strings.ToLower(n.plurals)
 		return n, nil
 	}
-	if !validPlural.MatchString(n.plural) || len(n.plural) > 63 {
+	if !validWord.MatchString(n.plural) || len(n.plural) > 63 {
 		return n, fmt.Errorf("-plural %q is not valid: use a word in lower case of at most 63 characters, such as shops", n.plural)
 	}
 	n.plurals = strings.ToUpper(n.plural[:1]) + n.plural[1:]

@@ -69,6 +69,8 @@ func TestArguments(t *testing.T) {
 		"plural upper":         {[]string{"-plural=Shops", "FOLDER", "example.com/shop", "Shop", "shop.example.com"}, false, `-plural "Shops" is not valid: use`},
 		"plural path":          {[]string{"-plural=a/b", "FOLDER", "example.com/shop", "Shop", "shop.example.com"}, false, "-plural"},
 		"plural newline":       {[]string{"-plural=shops\n", "FOLDER", "example.com/shop", "Shop", "shop.example.com"}, false, "-plural"},
+		"name upper":           {[]string{"-name=Shop", "FOLDER", "example.com/shop", "Shop", "shop.example.com"}, false, `-name "Shop" is not valid: use`},
+		"name long":            {[]string{"-name=" + strings.Repeat("s", 55), "FOLDER", "example.com/shop", "Shop", "shop.example.com"}, false, "at most 54"},
 		"library absent":       {[]string{"-library=" + existing, "FOLDER", "example.com/shop", "Shop", "shop.example.com"}, false, "is not a folder with a go.mod: use a checkout of"},
 		"library another":      {[]string{"-library=../../controlplane", "FOLDER", "example.com/shop", "Shop", "shop.example.com"}, false, "has another module: use a checkout of"},
 		"no release":           {[]string{"FOLDER", "example.com/shop", "Shop", "shop.example.com"}, true, "is not a release: use go run " + library + "/cmd/newoperator@latest, or -library"},

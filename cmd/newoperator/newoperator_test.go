@@ -8,8 +8,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
+
+	"k8s.io/client-go/util/jsonpath"
+	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -232,39 +236,57 @@ func TestMakefile(t *testing.T) {
 		t.Fatal(err)
 	}
 	tool := filepath.Join(folder, "tool")
-	script := "#!/bin/sh\necho \"CALL $*\" >&2\ncase \"$*\" in kustomize*) sed \"s|$FROM|$TO|\" config/deployment.yaml;; apply*) cat;; 'get crd '*) echo $CRD;; get*) [ -n \"$CRD\" ] && echo $LEFT;; esac\n"
+	script := `#!/bin/sh
+echo "CALL $*" >&2
+case "$*" in
+kustomize*) cat config/rbac.yaml; echo ---; sed "s|$FROM|$TO|" config/deployment.yaml;;
+apply*) cat;;
+'get clusterrole '*) echo "$ROLE";;
+'get crd '*) echo $CRD;;
+get*) [ -n "$CRD" ] && echo $LEFT;;
+'-n shop-system get '*) printf '%s\n' deployment.apps/shop-operator $OTHERS;;
+esac
+`
 	if err := os.WriteFile(tool, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	mk := func(crd, left, image string, args ...string) (string, error) {
+	mk := func(env []string, args ...string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "make", append(args, "KUBECTL="+tool, "DOCKER="+tool)...)
 		cmd.Dir = folder
-		cmd.Env = append(os.Environ(), "CRD="+crd, "LEFT="+left, "FROM=shop-operator:latest", "TO="+image, "MAKEFLAGS=")
+		cmd.Env = append(append(os.Environ(), "FROM=shop-operator:latest", "MAKEFLAGS="), env...)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
+	own := liveRole(t, files)
 	for _, test := range []struct {
-		gone  bool   // the CustomResourceDefinition
-		left  string // objects
-		image string // in the user's config/deployment.yaml
-		args  []string
-		want  []string
-		fail  bool
+		gone   bool   // the CustomResourceDefinition
+		left   string // objects
+		image  string // in the user's config/deployment.yaml
+		role   string // the ClusterRole in the cluster
+		others string // what is in the Namespace
+		args   []string
+		want   []string
+		fail   bool
 	}{
 		{args: nil, want: []string{"build      compile the operator", "undeploy   delete all"}},
 		{args: []string{"image", "IMAGE=r.example.com/shop:v1"}, want: []string{"CALL build -t r.example.com/shop:v1 ."}},
-		{args: []string{"deploy", "IMAGE=r.example.com/shop:v1"}, want: []string{"CALL kustomize config", "CALL apply --server-side -f -", "        image: r.example.com/shop:v1\n"}},
+		{args: []string{"deploy", "IMAGE=r.example.com/shop:v1"}, want: []string{"CALL kustomize config", "CALL get clusterrole shop-operator --ignore-not-found", "CALL apply --server-side -f -", "        image: r.example.com/shop:v1\n"}},
 		{args: []string{"deploy"}, want: []string{"        image: shop-operator:latest\n"}},
+		{args: []string{"deploy"}, role: own, want: []string{"        image: shop-operator:latest\n"}},
+		{args: []string{"deploy"}, role: "shop-operator shops", want: []string{"the ClusterRole shop-operator in the cluster is not about shops.shop.example.com: if another operator has these names, replace shop-operator and shop-system"}, fail: true},
 		{args: []string{"deploy", "IMAGE=r.example.com/shop:v2"}, image: "r.example.com/shop:v1", want: []string{"config has no image shop-operator:latest, which r.example.com/shop:v2 would replace: write it"}, fail: true},
 		{args: []string{"undeploy"}, gone: true, want: []string{"CALL delete --ignore-not-found -k config"}},
-		{args: []string{"undeploy"}, want: []string{"CALL get shops.shop.example.com --all-namespaces -o name", "CALL delete --ignore-not-found -k config"}},
+		{args: []string{"undeploy"}, role: own, want: []string{"CALL get shops.shop.example.com --all-namespaces -o name", "CALL -n shop-system get deployments,", "CALL delete --ignore-not-found -k config"}},
 		{args: []string{"undeploy"}, left: "shop/blog", want: []string{"delete these first, while the operator runs: shop/blog"}, fail: true},
+		{args: []string{"undeploy"}, role: "shop-operator ", want: []string{"the ClusterRole shop-operator in the cluster is not about shops.shop.example.com"}, fail: true},
+		{args: []string{"undeploy"}, gone: true, others: "deployment.apps/bus-operator", want: []string{"the Namespace shop-system would be deleted", "delete these first: deployment/bus-operator\n"}, fail: true},
+		{args: []string{"undeploy"}, others: "persistentvolumeclaim/data statefulset.apps/db", want: []string{"delete these first: persistentvolumeclaim/data statefulset/db\n"}, fail: true},
 	} {
 		crd := "customresourcedefinition.apiextensions.k8s.io/shops.shop.example.com"
 		if test.gone {
 			crd = ""
 		}
-		out, err := mk(crd, test.left, cmp.Or(test.image, "shop-operator:latest"), test.args...)
+		out, err := mk([]string{"CRD=" + crd, "LEFT=" + test.left, "ROLE=" + test.role, "OTHERS=" + test.others, "TO=" + cmp.Or(test.image, "shop-operator:latest")}, test.args...)
 		if (err != nil) != test.fail {
 			t.Errorf("make %v: %v\n%s", test.args, err, out)
 		}
@@ -277,4 +299,37 @@ func TestMakefile(t *testing.T) {
 			t.Errorf("make %v changed the cluster: %s", test.args, out)
 		}
 	}
+}
+
+// liveRole returns what kubectl prints with the JSONPath of the Makefile about the ClusterRole of the files. It
+// checks that the line about the role of an operator of another group lacks the resources.
+func liveRole(t *testing.T, files map[string]string) string {
+	t.Helper()
+	_, template, _ := strings.Cut(files["Makefile"], "--ignore-not-found -o 'jsonpath=")
+	template, _, _ = strings.Cut(template, "'")
+	path := jsonpath.New("role").AllowMissingKeys(true)
+	if err := path.Parse(template); err != nil {
+		t.Fatal(err)
+	}
+	lines := make([]string, 0, 2)
+	for _, text := range []string{files["config/rbac.yaml"], strings.ReplaceAll(files["config/rbac.yaml"], "shop.example.com", "bus.example.com")} {
+		for document := range strings.SplitSeq(text, "\n---\n") {
+			var obj map[string]any
+			if err := yaml.Unmarshal([]byte(document), &obj); err != nil {
+				t.Fatal(err)
+			}
+			if obj["kind"] != "ClusterRole" {
+				continue
+			}
+			var line strings.Builder
+			if err := path.Execute(&line, obj); err != nil {
+				t.Fatal(err)
+			}
+			lines = append(lines, line.String())
+		}
+	}
+	if want := []string{"shop-operator shops shops/finalizers shops/status", "shop-operator "}; !slices.Equal(lines, want) {
+		t.Errorf("the JSONPath %s prints %q, want %q", template, lines, want)
+	}
+	return lines[0]
 }

@@ -31,6 +31,8 @@ func replacer(n names) *strings.Replacer {
 		" a Website", article+n.kind,
 		" a website", article+lower,
 		"web.example.com", n.group,
+		"website-operator", n.name+"-operator",
+		"website-system", n.name+"-system",
 		"Websites", n.plurals,
 		"websites", n.plural,
 		"Website", n.kind,

@@ -83,6 +83,90 @@ func TestRender(t *testing.T) {
 	}
 }
 
+// TestName: a second operator of a kind with the same name has other names for all objects that are not of its group.
+func TestName(t *testing.T) {
+	objects := func(n names) map[string]bool {
+		files, err := render(checked(t, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]bool{}
+		for path, text := range files {
+			if !strings.HasPrefix(path, "config/") || !strings.HasSuffix(path, ".yaml") || path == "config/sample.yaml" || path == "config/kustomization.yaml" {
+				continue
+			}
+			for document := range strings.SplitSeq(text, "\n---\n") {
+				var obj struct {
+					Kind     string
+					Metadata struct{ Namespace, Name string }
+				}
+				if err := yaml.Unmarshal([]byte(document), &obj); err != nil {
+					t.Fatal(err)
+				}
+				all[obj.Kind+" "+obj.Metadata.Namespace+"/"+obj.Metadata.Name] = true
+			}
+		}
+		return all
+	}
+	first := objects(names{module: "example.com/a", kind: "Database", group: "db.a.com"})
+	second := objects(names{module: "example.com/b", kind: "Database", group: "db.b.com", name: "other"})
+	for object := range second {
+		if first[object] {
+			t.Errorf("both operators have the %s", object)
+		}
+	}
+	if len(second) < 12 || !second["Deployment other-system/other-operator"] || !first["Deployment database-system/database-operator"] {
+		t.Errorf("the objects are %v and %v", first, second)
+	}
+	// The policy of newer servers is not part of an installation, so no target of the Makefile protects it.
+	if third := objects(names{module: "example.com/c", kind: "Database", group: "db.c.com"}); third["MutatingAdmissionPolicy /finalizer.databases.db.a.com"] || !third["MutatingAdmissionPolicy /finalizer.databases.db.c.com"] {
+		t.Errorf("the policy has no name of its own: %v", third)
+	}
+}
+
+// TestREADME: the README leads to the alerts, their runbooks and the debug page, and its names are those of the files.
+func TestREADME(t *testing.T) {
+	files, err := render(checked(t, names{module: "example.com/shop", kind: "Shop", group: "shop.example.com"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme := files["README.md"]
+	linked := map[string]bool{}
+	for _, link := range regexp.MustCompile(`controllerkit/blob/main/([^)\s]+)`).FindAllStringSubmatch(readme, -1) {
+		if linked[link[1]] = true; !exists(filepath.Join(root(t), filepath.FromSlash(link[1]))) {
+			t.Errorf("README.md links %s, which does not exist", link[1])
+		}
+	}
+	for _, page := range []string{"docs/alerts.md", "docs/runbooks.md", "docs/debug.md"} {
+		if !linked[page] {
+			t.Errorf("README.md does not link %s", page)
+		}
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+[^/`])` \\|").FindAllStringSubmatch(readme, -1) {
+		if files[row[1]] == "" {
+			t.Errorf("README.md names %s, which does not exist", row[1])
+		}
+	}
+	for _, want := range []string{"names: [shop-operator.shop-system.svc], type: A, port: 8080", "make undeploy", "in the state Terminating", "port-forward POD 6060"} {
+		if !strings.Contains(readme, want) {
+			t.Errorf("README.md lacks %q", want)
+		}
+	}
+	if !strings.Contains(files["main.go"], `flag.StringVar(&o.Debug, "debug", "127.0.0.1:6060",`) {
+		t.Errorf("main.go has no flag -debug with the port of README.md: %s", files["main.go"])
+	}
+	for path, want := range map[string]string{"config/service.yaml": "name: shop-operator\n  namespace: shop-system\n", "config/monitor.yaml": "app.kubernetes.io/name: shop-operator\n"} {
+		if !strings.Contains(files[path], want) {
+			t.Errorf("%s lacks %q", path, want)
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // TestArticle: texts have the article of the kind.
 func TestArticle(t *testing.T) {
 	for kind, want := range map[string]string{"Shop": "the life of a shop many times", "Order": "the life of an order many times"} {

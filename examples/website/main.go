@@ -17,6 +17,7 @@ func main() {
 	dnsURL := flag.String("dns", "http://127.0.0.1:8053", "`URL` of the DNS service")
 	flag.StringVar(&o.LeaseNamespace, "lease-namespace", "", "`namespace` of the Lease; empty means no election")
 	flag.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "`address` of /metrics, /readyz and /livez")
+	flag.StringVar(&o.Debug, "debug", "127.0.0.1:6060", "loopback `address` of the debug page; empty means none")
 	flag.Parse()
 	ctx, cancel := shutdown.Context(context.Background())
 	err := controller.Run(ctx, o, *kubeconfig, *dnsURL)

@@ -4,7 +4,7 @@ package config
 import "embed"
 
 // Files contains the manifests. kustomization.yaml lists those of an installation, in their
-// order. finalizer.yaml needs Kubernetes 1.36. sample.yaml is a sample Website.
+// order. finalizer.yaml needs Kubernetes 1.36, and monitor.yaml the Prometheus Operator. sample.yaml is a sample Website.
 //
 //go:embed *.yaml
 var Files embed.FS

@@ -4,14 +4,18 @@ package page
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/informer"
@@ -20,6 +24,7 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/serve"
+	"github.com/controllerkit/controllerkit/shutdown"
 )
 
 // Server returns a server of a page and of the profiles of the process at a loopback address.
@@ -28,6 +33,32 @@ func Server(address string, page http.HandlerFunc) (*http.Server, error) {
 	mux.Handle("/debug/controllers", page)
 	mux.Handle("/debug/pprof/", debug.Profiles())
 	return serve.New(serve.Config{Addr: address, Handler: mux})
+}
+
+// Serve returns a part that serves a page. If the system refuses its address, for example because another
+// process has it, the part logs it once and tries again: an operator works without its page.
+func Serve(server *http.Server) func(context.Context) error {
+	serve := shutdown.Server(server)
+	return func(ctx context.Context) error {
+		const every = 10 * time.Second
+		for attempt := 1; ; attempt++ {
+			err := serve(ctx)
+			if listen, ok := errors.AsType[*net.OpError](err); !ok || listen.Op != "listen" {
+				return err
+			}
+			if _, refused := errors.AsType[*os.SyscallError](err); !refused {
+				return err // the address is not valid
+			}
+			if attempt == 1 {
+				klog.FromContext(ctx).Error(err, "Cannot serve the debug page, trying again", "every", every)
+			}
+			select {
+			case <-time.After(every):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
 }
 
 // Endpoints adds the endpoints of an operator that the caller's mux does not have.
