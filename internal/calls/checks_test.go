@@ -32,11 +32,11 @@ func TestMemory(t *testing.T) {
 		if calls.HasPassed(ctx, "b", last) || calls.HasPassed(ctx, "a", "x") || calls.HasPassed(t.Context(), "a", last) {
 			t.Error("a check of another subject, value or context has passed")
 		}
-		time.Sleep(time.Hour - 1)
+		time.Sleep(time.Hour - time.Nanosecond)
 		if !calls.HasPassed(ctx, "a", last) {
 			t.Error("after less than an hour, the check is not known")
 		}
-		if time.Sleep(1); calls.HasPassed(ctx, "a", last) {
+		if time.Sleep(time.Nanosecond); calls.HasPassed(ctx, "a", last) {
 			t.Error("after an hour, the check is known")
 		}
 	})
