@@ -56,15 +56,17 @@
 //     later, also if processes crashed, or requests or calls failed or lost their responses.
 //   - EX5: If Resource has a Find, Ensure and Delete change only a thing that carries the
 //     object's token, and none with the policy ObserveOnly.
+//   - EX6: If Resource has a Find and Ensure returns Current or Different, the thing carried
+//     the object's token at most an hour before.
 //
 // # Caveats
 //
 //   - EX1 and EX4 need a VisibleAfter as long as the service can hide a new thing from its
 //     reads. If a process is suspended right before Create for longer than that, it can create
 //     a second thing. Only a service that rejects a second Create with one token prevents this.
-//   - Anyone who may edit the object can edit the annotation, and so choose the id. Ensure and
-//     Delete then refuse to change the thing, if there is a Find. Once and ID return the chosen
-//     id: if ids are secret, check that the thing carries the token.
-//   - Without a Find, a thing is lost to this package if somebody removes its annotation or
-//     edits its id.
+//   - Anyone who may edit the object can edit the annotation, and so choose the id. If there is a
+//     Find, Ensure and Delete then return an error of the class rejected. Once and ID return the
+//     chosen id: before it opens another's thing, check that the thing carries the token.
+//   - Without a Find, Ensure takes the thing of another for the object's if somebody edits the id. If
+//     somebody removes the annotation, the thing is lost to this package.
 package external

@@ -80,7 +80,7 @@ func TestEnsureStates(t *testing.T) {
 			}},
 		{name: "observe only, not managed any longer", service: lists, policy: external.ObserveOnly, want: external.Different, sizes: "big",
 			before: func(_ *testing.T, s *service, m *fakeserver.Server, _ *external.Resource) {
-				s.machines = []*machine{{id: "m", size: "big"}}
+				s.machines = []*machine{{id: "m", token: external.Token(m.Objects["settings"], account), size: "big"}}
 				annotate(m, `{"token":%q,"id":"m"}`, external.Token(m.Objects["settings"], account))
 			}},
 		{name: "adopted", service: lists, want: external.Current, sizes: "small", writes: 2,
@@ -134,13 +134,13 @@ func TestEnsureStates(t *testing.T) {
 				ensure(t, m, *r)
 				s.machines[0].deleted, r.Replace = true, nil
 			}},
-		{name: "an id that somebody edited, own machine there", service: lists, sizes: "small theirs", wantErr: "is machine-1, so theirs is not changed",
+		{name: "an id that somebody edited, own machine there", service: lists, sizes: "small theirs", wantErr: "is machine-1, so theirs is not used",
 			before: func(t *testing.T, s *service, m *fakeserver.Server, r *external.Resource) {
 				ensure(t, m, *r)
 				s.machines = append(s.machines, &machine{id: "theirs", token: "their token", size: "theirs"})
 				annotate(m, `{"token":%q,"id":"theirs"}`, external.Token(m.Objects["settings"], account))
 			}},
-		{name: "an id that somebody edited, no own machine", service: lists, sizes: "theirs", wantErr: "so theirs is not changed",
+		{name: "an id that somebody edited, no own machine", service: lists, sizes: "theirs", wantErr: "so theirs is not used",
 			before: func(_ *testing.T, s *service, m *fakeserver.Server, _ *external.Resource) {
 				s.machines = []*machine{{id: "theirs", token: "their token", size: "theirs"}}
 				annotate(m, `{"token":%q,"id":"theirs"}`, external.Token(m.Objects["settings"], account))
@@ -405,7 +405,7 @@ func TestDelete(t *testing.T) {
 				again(t, s, m, r)
 				r.Replace = nil
 			}},
-		{name: "an id that somebody edited", service: lists, left: 1, wantErr: "so theirs is not changed",
+		{name: "an id that somebody edited", service: lists, left: 1, wantErr: "so theirs is not used",
 			before: func(_ *testing.T, s *service, m *fakeserver.Server, _ *external.Resource) {
 				s.machines = []*machine{{id: "theirs", token: "their token", size: "theirs"}}
 				annotate(m, `{"token":%q,"id":"theirs"}`, external.Token(m.Objects["settings"], account))
@@ -667,7 +667,8 @@ func TestLifeErrors(t *testing.T) {
 		{name: "create", before: func(s *service, m *fakeserver.Server) { // before the first Ensure
 			s.machines, m.Objects["settings"].Annotations = nil, nil
 		}, calls: 3}, // find, create, observe
-		{name: "observe", before: func(*service, *fakeserver.Server) {}, calls: 1},
+		{name: "observe", before: func(*service, *fakeserver.Server) {}, calls: 2}, // observe, find
+		{name: "observe only", policy: external.ObserveOnly, before: func(*service, *fakeserver.Server) {}, calls: 2},
 		{name: "update", before: func(s *service, _ *fakeserver.Server) { s.machines[0].size = "big" }, calls: 4},    // observe, find, update, observe
 		{name: "replace", before: func(s *service, _ *fakeserver.Server) { s.machines[0].deleted = true }, calls: 3}, // observe, find, create
 		{name: "watch", policy: external.ObserveOnly, before: func(_ *service, m *fakeserver.Server) { m.Objects["settings"].Annotations = nil }, calls: 2},

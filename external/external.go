@@ -230,6 +230,7 @@ func obtain[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 			}
 		}
 	}
+	calls.Passed(ctx, last.Token, id)
 	return id, save(ctx, c, obj, r, value, last, id)
 }
 

@@ -66,6 +66,10 @@ type Result struct {
 // With ObserveOnly, Ensure stores and changes nothing: Find says which thing it is, and the
 // state is Gone if there is none. In a call of package preview, Update is not called either.
 //
+// If there is a Find, Ensure calls it for an id of the annotation, which somebody can edit: before each
+// Update, and otherwise once an hour in the calls of one reconcile.Controller, and each time without one. If
+// the thing does not carry the token, the error has a method Rejected() bool that returns true.
+//
 // The errors are those of Once. If obj is being deleted, the error is terminal: call Delete.
 func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (Result, error) {
 	err := r.validate(obj)
@@ -125,6 +129,11 @@ func ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 	case state == Gone: // made in this call
 		return Result{id, Busy, max(look, r.VisibleAfter)}, nil
 	}
+	if id == last.ID {
+		if err := r.own(ctx, last); err != nil {
+			return unborn(err)
+		}
+	}
 	return r.result(id, state), nil
 }
 
@@ -152,8 +161,11 @@ func (r Resource) watch(ctx context.Context, last intent) (Result, error) {
 		id = found
 	}
 	state, err := r.observe(ctx, id)
+	if err == nil && id == last.ID && state != Gone {
+		err = r.own(ctx, last)
+	}
 	if err != nil {
-		return Result{}, err
+		return unborn(err)
 	}
 	return r.result(id, state), nil
 }
@@ -161,12 +173,12 @@ func (r Resource) watch(ctx context.Context, last intent) (Result, error) {
 // update makes a thing that is Different as obj wants it.
 func update[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, last intent) (Result, error) {
 	id := last.ID
+	if err := r.carries(ctx, last); err != nil {
+		return unborn(err)
+	}
 	if note, on := calls.InPreview(ctx); on {
 		note("update " + r.Annotation)
 		return r.result(id, Different), nil
-	}
-	if err := r.carries(ctx, last); err != nil {
-		return Result{}, err
 	}
 	if err := fresh(ctx, c, obj, r); err != nil {
 		return Result{}, err
@@ -186,27 +198,51 @@ func update[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 	return r.result(id, state), nil
 }
 
+// own is carries for a thing that does not change. In the calls of one reconcile.Controller, it calls Find once an hour.
+func (r Resource) own(ctx context.Context, last intent) error {
+	if calls.HasPassed(ctx, last.Token, last.ID) {
+		return nil
+	}
+	return r.carries(ctx, last)
+}
+
 // carries makes sure that the thing carries the token: who may edit obj can edit the id.
 func (r Resource) carries(ctx context.Context, last intent) error {
 	if r.Find == nil {
 		return nil
 	}
 	id, found, err := r.Find(ctx, last.Token)
-	switch {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("find: %w", err)
-	case !found:
-		if state, err := r.observe(ctx, last.ID); err != nil {
-			return err
-		} else if state == Gone {
-			return &waiting{"the thing has just gone", time.Second}
-		}
-		return fmt.Errorf("no thing carries the token %s, so %s is not changed: somebody edited the annotation or the thing", last.Token, last.ID)
-	case id != last.ID:
-		return fmt.Errorf("the thing that carries the token %s is %s, so %s is not changed: somebody edited the annotation", last.Token, id, last.ID)
 	}
-	return nil
+	if found && id == last.ID {
+		calls.Passed(ctx, last.Token, id)
+		return nil
+	}
+	if wait := min(r.VisibleAfter, r.VisibleAfter-time.Since(last.Since)); wait > 0 {
+		return unseen(wait)
+	}
+	if found {
+		return edited(fmt.Sprintf("the thing that carries the token %s is %s, so %s is not used: somebody edited the annotation: remove it", last.Token, id, last.ID))
+	}
+	switch state, err := r.observe(ctx, last.ID); {
+	case err != nil:
+		return err
+	case state == Gone:
+		return &waiting{"the thing has just gone", time.Second}
+	case state == Busy: // Find need not show it
+		return &waiting{"the service has not finished with " + last.ID, look}
+	}
+	return edited(fmt.Sprintf("no thing carries the token %s, so %s is not used: somebody edited the annotation or the thing", last.Token, last.ID))
 }
+
+// edited is the error of an id that the object may not have. No retry cures it.
+type edited string
+
+func (e edited) Error() string { return string(e) }
+
+// Rejected makes the reconcile loop class the error as rejected.
+func (edited) Rejected() bool { return true }
 
 // fresh makes sure that obj is its newest version. It does not change the object.
 func fresh[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) error {
@@ -275,6 +311,8 @@ func (r Resource) observe(ctx context.Context, id string) (State, error) {
 //
 // Without a Find, Delete learns an id that a crash kept from being stored by one more Create with
 // the same token, and then deletes that thing. In a call of package preview, it deletes nothing.
+//
+// If the thing of the stored id does not carry the token, the error is as that of Ensure.
 //
 // Errors are wrapped. Terminal ones are those of [Once] for an invalid r or obj, and an intent that
 // is too old for KeysLast.

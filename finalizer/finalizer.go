@@ -30,10 +30,22 @@ type Held[T metav1.Object] struct {
 	plans  *observers               // of the cleanup; nil in one of Add
 }
 
-// observers has the Metrics of their own of the plans that a cleanup has run to the end.
+// observers has the Metrics of their own of the plans that a cleanup has run to the end, and what reports those ends.
 type observers struct {
-	mu  sync.Mutex // guards all
-	all []Metrics
+	mu    sync.Mutex // guards the rest
+	all   []Metrics
+	ended []func()
+}
+
+// finish calls f once the cleanup of Ensure, which can have more work than a Plan, is done.
+func (o *observers) finish(f func()) {
+	if o == nil {
+		f()
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = append(o.ended, f)
 }
 
 func (o *observers) add(m Metrics) {
@@ -107,6 +119,9 @@ func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 		err = asBlocked(err, obj.GetDeletionTimestamp().Time)
 		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup: %w", name, err)
 	}
+	for _, finished := range plans.ended {
+		finished()
+	}
 	_, err = Remove(ctx, c, obj, name)
 	noteRemoval(ctx, name, obj, plans, err)
 	return Held[T]{}, false, err
@@ -126,12 +141,21 @@ const (
 // done. A Plan has reported its steps itself.
 func noteBlocked(ctx context.Context, name string, obj metav1.Object, err error) {
 	var steps []string
-	if blocked, ok := errors.AsType[*BlockedError](err); ok {
+	blocked, ok := errors.AsType[*BlockedError](err)
+	if ok {
 		for _, step := range blocked.Steps {
 			steps = append(steps, step.Name)
 		}
-	} else if m := metricsOf(ctx); m != nil {
-		blocks(ctx, m, name, obj.GetUID(), []string{wholeCleanup}, since(obj.GetDeletionTimestamp().Time), cleanupDelay)
+	}
+	if m := metricsOf(ctx); m != nil && !(ok && blocked.planned) {
+		noted, age := steps, since(obj.GetDeletionTimestamp().Time)
+		for _, step := range steps {
+			m.FinalizerBlocked(name, step, age)
+		}
+		if len(noted) == 0 {
+			noted = []string{wholeCleanup}
+		}
+		blocks(ctx, m, name, obj.GetUID(), noted, age, max(cleanupDelay, kube.Waits(err)))
 	}
 	calls.NoteCleanup(ctx, name, steps, obj.GetDeletionTimestamp().Time)
 }

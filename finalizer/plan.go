@@ -111,8 +111,8 @@ type Metrics interface {
 	// FinalizerBlocked is called at the end of a pass for each step that blocks it. age
 	// is the object's time in deletion.
 	FinalizerBlocked(finalizer, step string, age time.Duration)
-	// FinalizerFinished is called when all steps are done. If the removal of the
-	// finalizer then fails, a later pass calls it again.
+	// FinalizerFinished is called when all steps are done, and by Ensure once its whole cleanup is. If the
+	// removal of the finalizer then fails, a later pass calls it again.
 	FinalizerFinished(finalizer string, age time.Duration)
 	// FinalizerObject is called at the end of each pass over an object, which metrics
 	// distinguish by its uid alone. steps has the names of the steps that block it, or removal if the
@@ -181,7 +181,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	fresh := true // no step has run since the read
 	held.object = live
 
-	blocked := &BlockedError{Since: live.GetDeletionTimestamp().Time}
+	blocked := &BlockedError{planned: true, Since: live.GetDeletionTimestamp().Time}
 	done := make(map[string]bool, len(p.Steps))
 	for i, step := range p.Steps {
 		if !p.ready(i, done) {
@@ -217,7 +217,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	age := since(blocked.Since)
 	if len(blocked.Steps) == 0 {
 		if p.Metrics != nil {
-			p.Metrics.FinalizerFinished(held.name, age)
+			held.plans.finish(func() { p.Metrics.FinalizerFinished(held.name, age) })
 		}
 		if p.Metrics != nil && (own || held.plans == nil) { // Ensure reports to those of ctx, once it has removed the finalizer
 			p.Metrics.FinalizerObject(held.name, held.object.GetUID(), nil, age, 0)
@@ -434,6 +434,8 @@ type BlockedError struct {
 	// Err joins the errors of the failed steps, with the names of finalizer and step. Nil
 	// means that all steps wait.
 	Err error
+
+	planned bool // Plan.Run made it, and has reported its steps to Metrics
 }
 
 // Waits returns After if all steps wait, and 0 if one has failed. See controllerkit.WaitingError.

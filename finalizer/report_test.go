@@ -2,6 +2,7 @@ package finalizer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -104,7 +105,32 @@ func TestMetricsOfTheController(t *testing.T) {
 		name    string
 		cleanup func(*model) func(context.Context, held) error
 		want    []string
+		steps   []string // of FinalizerBlocked
 	}{
+		{
+			name: "an error with steps of its own",
+			cleanup: func(*model) func(context.Context, held) error {
+				return func(context.Context, held) error {
+					if fails {
+						return &finalizer.BlockedError{Steps: []finalizer.BlockedStep{{Name: "children"}, {Name: "accounts"}}, After: time.Second}
+					}
+					return nil
+				}
+			},
+			want: []string{"uid [children accounts]", "uid []"}, steps: []string{"children", "accounts"},
+		},
+		{
+			name: "an error without steps",
+			cleanup: func(*model) func(context.Context, held) error {
+				return func(context.Context, held) error {
+					if fails {
+						return &finalizer.BlockedError{After: time.Second}
+					}
+					return nil
+				}
+			},
+			want: []string{"uid [cleanup]", "uid []"},
+		},
 		{
 			name: "a function",
 			cleanup: func(*model) func(context.Context, held) error {
@@ -123,7 +149,7 @@ func TestMetricsOfTheController(t *testing.T) {
 			cleanup: func(m *model) func(context.Context, held) error {
 				return finalizer.Plan[*corev1.ConfigMap]{Client: m, Steps: []finalizer.Step[*corev1.ConfigMap]{step}}.Run
 			},
-			want: []string{"uid [volume]", "uid []"},
+			want: []string{"uid [volume]", "uid []"}, steps: []string{"volume"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -136,6 +162,9 @@ func TestMetricsOfTheController(t *testing.T) {
 			}
 			if diff := gocmp.Diff(tt.want, got.blocked); diff != "" {
 				t.Errorf("blocked objects (-want +got):\n%s", diff)
+			}
+			if diff := gocmp.Diff(tt.steps, got.steps); diff != "" {
+				t.Errorf("FinalizerBlocked (-want +got):\n%s", diff)
 			}
 			for _, none := range []any{nil, 7, (*objectsOf)(nil)} {
 				_, _, _ = finalizer.Ensure(context.WithValue(t.Context(), calls.Metrics{}, none), m, obj, name, tt.cleanup(m))
@@ -168,13 +197,41 @@ func TestMetricsOfAHeldPlan(t *testing.T) {
 	}
 }
 
-// objectsOf notes the calls of FinalizerObject.
-type objectsOf struct{ blocked []string }
+// TestFinishedOnce: if a cleanup has more work than a Plan that is done, the Plan ends once in the metrics.
+func TestFinishedOnce(t *testing.T) {
+	obj := object("uid", true, name)
+	m := &model{live: obj}
+	var got, own objectsOf
+	done := []finalizer.Step[*corev1.ConfigMap]{{Name: "volume", Run: func(context.Context, held) (progress, error) { return progress{Done: true}, nil }}}
+	ctx := context.WithValue(t.Context(), calls.Metrics{}, &got)
+	for _, more := range []error{errBoom, errBoom, nil} {
+		_, _, err := finalizer.Ensure(ctx, m, obj, name, func(ctx context.Context, h held) error {
+			return errors.Join(
+				finalizer.Plan[*corev1.ConfigMap]{Client: m, Steps: done}.Run(ctx, h),
+				finalizer.Plan[*corev1.ConfigMap]{Client: m, Steps: done, Metrics: &own}.Run(ctx, h), more)
+		})
+		if (err != nil) != (more != nil) || more != nil && got.finished+own.finished > 0 {
+			t.Errorf("Ensure = %v, with %d and %d ends of a Plan", err, got.finished, own.finished)
+		}
+	}
+	if got.finished != 1 || own.finished != 1 {
+		t.Errorf("%d and %d ends of a Plan, want one each", got.finished, own.finished)
+	}
+}
+
+// objectsOf notes the calls of FinalizerObject, FinalizerBlocked and FinalizerFinished.
+type objectsOf struct {
+	blocked  []string
+	steps    []string // of FinalizerBlocked
+	finished int
+}
 
 func (*objectsOf) FinalizerStepStarted(string, string)                      {}
 func (*objectsOf) FinalizerStepEnded(string, string, string, time.Duration) {}
-func (*objectsOf) FinalizerBlocked(string, string, time.Duration)           {}
-func (*objectsOf) FinalizerFinished(string, time.Duration)                  {}
+func (o *objectsOf) FinalizerBlocked(_, step string, _ time.Duration) {
+	o.steps = append(o.steps, step)
+}
+func (o *objectsOf) FinalizerFinished(string, time.Duration) { o.finished++ }
 func (o *objectsOf) FinalizerObject(_ string, uid types.UID, steps []string, _, _ time.Duration) {
 	o.blocked = append(o.blocked, fmt.Sprint(uid, " ", steps))
 }

@@ -158,7 +158,7 @@ func (call *call) mayPrune(all bool) bool {
 // checkNames logs a line if the function, whose error is err, has created a child that exists under another name.
 func (call *call) checkNames(err error) {
 	if err == nil {
-		call.churn.End(call, &call.c.op.churn, call.owner, func(kind schema.GroupKind) churn.Kind { return call.c.children[kind] },
+		call.churn.End(call, &call.c.op.churn, func(kind schema.GroupKind) churn.Kind { return call.c.children[kind] },
 			func(kind schema.GroupKind, name types.NamespacedName) bool {
 				_, named := call.get(childID{GroupKind: kind, NamespacedName: name})
 				return named

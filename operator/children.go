@@ -81,10 +81,10 @@ func Children[T controllerkit.Object, C any](c *Controller, resource schema.Grou
 
 // ownerKeys returns the key of the owner of a child.
 func (c *Controller) ownerKeys(obj metav1.Object) []types.NamespacedName {
-	if keys := c.controllerKeys(obj); len(keys) > 0 {
+	if keys := c.controllerKeys(obj); len(keys) > 0 || !c.elsewhere {
 		return keys
 	}
-	return objects.OwnerKey(obj, c.owner)
+	return objects.OwnerKey(obj, c.owner, c.about.Owner)
 }
 
 // A Child is the result of [Controller.Apply] for one object.

@@ -295,6 +295,34 @@ type object struct{ corev1.ConfigMap }
 
 func (o *object) DeepCopy() *object { return &object{*o.ConfigMap.DeepCopy()} }
 
+// TestMarkedByOthers: the marks of children in other namespaces run no key without Elsewhere, and with it only that of the
+// owner that has the UID. Anyone who may edit an object can mark it.
+func TestMarkedByOthers(t *testing.T) {
+	for _, elsewhere := range []bool{false, true} {
+		op, err := operator.New(nowhere(), operator.Options{Name: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := operator.Kind(op, boxVersion.WithResource("boxes"), operator.Reconciler[*Box]{
+			Reconcile: func(context.Context, *Box) (reconcile.Result, error) { return reconcile.Result{}, nil },
+			Cleanup:   func(context.Context, *Box) error { return nil }, Finalizer: "a.example.com/b", Elsewhere: elsewhere,
+		})
+		operator.Children(c, corev1.SchemeGroupVersion.WithResource("configmaps"), applycorev1.ExtractConfigMap)
+		if err := operator.CacheOwner(c, &Box{ObjectMeta: metav1.ObjectMeta{Namespace: "theirs", Name: "a", UID: "1"}}); err != nil {
+			t.Fatal(err)
+		}
+		for uid, runs := range map[string]bool{"1": elsewhere, "x": false} {
+			child := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "mine", Name: "c", Labels: map[string]string{"controllerkit.github.io/owner-uid": uid},
+				Annotations: map[string]string{"controllerkit.github.io/owner": "boxes." + boxVersion.Group + "/theirs/a"},
+			}}
+			if keys := operator.ChildKeys(c, child); len(keys) > 0 != runs {
+				t.Errorf("Elsewhere %t, the uid %s: the keys are %v", elsewhere, uid, keys)
+			}
+		}
+	}
+}
+
 // TestKindInput: Run returns the mistakes of Kind, Children, Reads and Inform.
 func TestKindInput(t *testing.T) {
 	works := func(context.Context, *Box) (reconcile.Result, error) { return reconcile.Result{}, nil }

@@ -1374,8 +1374,12 @@ func testElsewhere(t *testing.T) {
 		}
 		return ""
 	})
-	if b := s.get("a"); !finalizer.Has(b, boxFinalizer) || !strings.Contains(ready(b), "1 children in other namespaces or of the cluster are left") {
+	if b := s.get("a"); !finalizer.Has(b, boxFinalizer) || !strings.Contains(ready(b), "1 children in other namespaces or of the cluster are left: ConfigMap "+other+"/far") {
 		t.Errorf("Ready is %q", ready(b))
+	}
+	const blocked = `controller_finalizer_blocked_objects{finalizer="` + boxFinalizer + `",step="children"} 1`
+	if body := newResponse(t, s.op.Metrics.Handler(), "/metrics"); !strings.Contains(body, blocked) {
+		t.Errorf("/metrics lacks %s", blocked)
 	}
 	if _, err := s.kube.CoreV1().ConfigMaps(other).Patch(t.Context(), "far", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)

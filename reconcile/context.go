@@ -101,6 +101,8 @@ func (c *callContext[K]) Value(key any) any {
 		return any(c.run.metrics)
 	case calls.Versions{}:
 		return c
+	case calls.Checks{}:
+		return &c.run.checks
 	case calls.Writes{}:
 		if c.run.metrics != nil {
 			return c
@@ -137,20 +139,19 @@ func (c *callContext[K]) Wrote(kind string, sent bool) {
 }
 
 // Sending implements calls.VersionObserver. The events of writes that outlast the call are others'.
-func (c *callContext[K]) Sending() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.over {
-		c.run.echoes.Sending(c.key)
-	}
-}
+func (c *callContext[K]) Sending() { c.during(func() { c.run.echoes.Sending(c.key) }) }
 
 // Answered implements calls.VersionObserver.
 func (c *callContext[K]) Answered(v calls.Version) {
+	c.during(func() { c.run.echoes.Answered(c.key, v) })
+}
+
+// during calls f, unless the call has returned.
+func (c *callContext[K]) during(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.over {
-		c.run.echoes.Answered(c.key, v)
+		f()
 	}
 }
 

@@ -56,6 +56,7 @@ type run[K comparable] struct {
 	began  time.Time     // where the guard's clock starts
 	synced atomic.Bool   // HasSynced is done, and the keys of the first list are marked
 	waits  chan struct{} // has a value when a key began to wait for the gate
+	checks calls.Memory  // of package external
 
 	mu       sync.Mutex   // guards the fields below
 	guard    hot.Guard[K] // bounds how often a key runs

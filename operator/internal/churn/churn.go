@@ -185,10 +185,11 @@ func (f *Finder) setLocked(id child, s *streak) {
 	f.held += s.size
 }
 
-// Created looks for a child that the owner has under another name. config is that of a child that the
-// call has created. children has the metadata of the owner's children of this kind, and whole returns
-// one of them, or nil if the call names it.
-func (f *Finder) Created(ctx context.Context, owner metav1.Object, config *unstructured.Unstructured, children []metav1.Object, whole func(metav1.Object) metav1.Object) {
+// Created looks for a child that the owner has under another name than that of an apply, which has created a child.
+// children has the metadata of the owner's children of this kind. whole returns one of them, or nil if the call names
+// it, and false if no other may be read.
+func (f *Finder) Created(ctx context.Context, a Apply, children []metav1.Object, whole func(metav1.Object) (metav1.Object, bool)) {
+	owner, config := a.Owner, a.Config
 	if generation := owner.GetGeneration(); generation == 0 || fields.Read(owner).Observed != generation {
 		return // its spec can be the reason
 	}
@@ -204,11 +205,23 @@ func (f *Finder) Created(ctx context.Context, owner metav1.Object, config *unstr
 		if versions(name, o.GetName()) && !f.applied(id, o.GetName()) {
 			continue // a new release of the program can rename its children
 		}
-		if other := whole(o); other != nil && holds(config.Object, other, name, o.GetName()) {
+		other, more := whole(o)
+		if other != nil && appliedBy(other, a.Manager) && holds(config.Object, other, name, o.GetName()) {
 			f.log(ctx, Renamed, id, "former", kube.Printable(o.GetName(), maxText))
 			return
 		}
+		if !more {
+			return
+		}
 	}
+}
+
+// appliedBy reports whether the manager has applied an object, or the cache does not tell: others can give it the owner.
+func appliedBy(obj metav1.Object, manager string) bool {
+	entries := obj.GetManagedFields()
+	return len(entries) == 0 || slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool {
+		return e.Manager == manager && e.Operation == metav1.ManagedFieldsOperationApply
+	})
 }
 
 // resembles reports whether two names differ only in a part like a number or a random text.

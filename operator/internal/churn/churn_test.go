@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/internal/testlog"
@@ -238,11 +239,18 @@ func TestRenamed(t *testing.T) {
 		named                 bool // the call names the former one
 		job                   bool // not a ConfigMap
 		applied               bool // the former one, by this process
+		managers              []metav1.ManagedFieldsEntry
 		found                 bool
 	}{
 		{name: "a Job for each interval", created: "job-1700000000", former: "job-1600000000", job: true},
 		{name: "uid", created: "a-2c7d", former: "a-91fe", found: true},
 		{name: "time", created: "job-1700000000", former: "job-1600000000", found: true},
+		{name: "applied by the program", created: "a-2c7d", former: "a-91fe", found: true, managers: []metav1.ManagedFieldsEntry{
+			{Manager: "kubectl", Operation: metav1.ManagedFieldsOperationApply}, {Manager: manager, Operation: metav1.ManagedFieldsOperationApply},
+		}},
+		{name: "made by somebody else", created: "a-2c7d", former: "a-91fe", managers: []metav1.ManagedFieldsEntry{
+			{Manager: "kubectl", Operation: metav1.ManagedFieldsOperationApply}, {Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate},
+		}},
 		{name: "content with its name", created: "a-2c7d", former: "a-91fe", config: map[string]any{"app": "x-a-2c7d"}, stored: map[string]any{"app": "x-a-91fe", "default": "y"}, found: true},
 		{name: "other content", created: "a-2c7d", former: "a-91fe", config: map[string]any{"app": "x"}, stored: map[string]any{"app": "y"}},
 		{name: "less content", created: "a-2c7d", former: "a-91fe", config: map[string]any{"app": "x"}},
@@ -264,6 +272,7 @@ func TestRenamed(t *testing.T) {
 			b := newBench(t)
 			b.owner.Object["status"] = map[string]any{"observedGeneration": int64(1) + tt.observed}
 			former := object("ConfigMap", tt.former, tt.stored)
+			former.SetManagedFields(tt.managers)
 			created := object("ConfigMap", tt.created, tt.config)
 			if tt.job {
 				created.SetAPIVersion("batch/v1")
@@ -272,11 +281,11 @@ func TestRenamed(t *testing.T) {
 			if tt.applied {
 				b.Applied(b.ctx, churn.Apply{Owner: b.owner, Config: former, Manager: manager, After: former, Changed: true})
 			}
-			b.Created(b.ctx, b.owner, created, []metav1.Object{former}, func(o metav1.Object) metav1.Object {
+			b.Created(b.ctx, churn.Apply{Owner: b.owner, Config: created, Manager: manager}, []metav1.Object{former}, func(o metav1.Object) (metav1.Object, bool) {
 				if tt.named {
-					return nil
+					return nil, true
 				}
-				return o
+				return o, true
 			})
 			if !tt.found {
 				b.quiet()
@@ -286,6 +295,62 @@ func TestRenamed(t *testing.T) {
 			if got := b.logs.All()[0].Values["former"]; got != tt.former {
 				t.Errorf("former %v, want %s", got, tt.former)
 			}
+		})
+	}
+}
+
+// children are those of one kind, of which the reads are counted.
+type children struct {
+	all  []metav1.Object
+	read func()
+}
+
+func (c *children) Owned(types.UID) ([]metav1.Object, error) { return c.all, nil }
+
+func (c *children) Whole(string, string) (metav1.Object, bool) {
+	c.read()
+	return object("ConfigMap", "a-9999", map[string]any{"app": "y"}), true
+}
+
+// TestRenamedBound: a call reads at most ten children, and none after its end, however many resemble those that it has
+// created.
+func TestRenamedBound(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		created, ends int // ends is the read that the call ends with
+		want          int
+	}{
+		{name: "one", created: 1, want: 10},
+		{name: "many", created: 10, want: 10},
+		{name: "the call ends", created: 10, ends: 3, want: 3},
+		{name: "the call has ended", created: 10, ends: 0, want: 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t)
+			b.owner.Object["status"] = map[string]any{"observedGeneration": int64(1)}
+			ctx, cancel := context.WithCancel(b.ctx)
+			defer cancel()
+			reads := 0
+			kind := &children{read: func() {
+				if reads++; reads == tt.ends {
+					cancel()
+				}
+			}}
+			for n := range 1000 {
+				kind.all = append(kind.all, object("ConfigMap", fmt.Sprintf("a-%04d", n+1000), nil))
+			}
+			var call churn.Call
+			for n := range tt.created {
+				call.Applied(ctx, &b.Finder, churn.Apply{Owner: b.owner, Config: object("ConfigMap", fmt.Sprintf("a-%04d", n), map[string]any{"app": "x"}), Manager: manager, Changed: true})
+			}
+			if tt.want == 0 {
+				cancel()
+			}
+			call.End(ctx, &b.Finder, func(schema.GroupKind) churn.Kind { return kind }, func(_ schema.GroupKind, name types.NamespacedName) bool { return name.Name == "a-1000" })
+			if reads != tt.want {
+				t.Errorf("%d reads, want %d", reads, tt.want)
+			}
+			b.quiet()
 		})
 	}
 }

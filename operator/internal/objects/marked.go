@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ const MaxPrune = 100
 
 // Marked is a kind of children, of which some have a label in place of an owner reference.
 type Marked interface {
+	Info() About
 	Marked(ctx context.Context, owner types.UID) ([]metav1.Object, error)
 	Remove(ctx context.Context, child metav1.Object) error
 	Release(ctx context.Context, child metav1.Object) error
@@ -55,28 +57,52 @@ func (r *Resource[T]) Release(ctx context.Context, child metav1.Object) error {
 
 // End deletes the marked children of a deleted owner, or releases them. It returns an error until none are left.
 func End[K Marked](ctx context.Context, kinds []K, owner metav1.Object, release bool) error {
-	left := 0
+	var left []string // names
 	var errs []error
 	for _, k := range kinds {
 		children, err := k.Marked(ctx, owner.GetUID())
 		errs = append(errs, err)
-		left += len(children)
-		end := k.Remove
+		takeTurns(children)
+		end, todo, rest := k.Remove, slices.DeleteFunc(slices.Clone(children), deleting), children
 		if release {
-			end = k.Release
-			left -= min(len(children), MaxPrune)
+			end, todo, rest = k.Release, children, children[min(len(children), MaxPrune):]
 		}
-		for _, child := range children[:min(len(children), MaxPrune)] {
+		for _, child := range todo[:min(len(todo), MaxPrune)] {
 			errs = append(errs, end(ctx, child))
+		}
+		for _, child := range rest {
+			left = append(left, ID{k.Info().Kind.GroupKind(), types.NamespacedName{Namespace: child.GetNamespace(), Name: child.GetName()}}.String())
 		}
 	}
 	err := errors.Join(errs...)
-	if err == nil && left == 0 {
+	if err == nil && len(left) == 0 {
 		return nil
 	}
 	const again = 2 * time.Second
 	return &finalizer.BlockedError{
-		Steps: []finalizer.BlockedStep{{Name: "children", Message: fmt.Sprintf("%d children in other namespaces or of the cluster are left", left), Err: err, After: again}},
+		Steps: []finalizer.BlockedStep{{Name: "children", Message: remaining(left), Err: err, After: again}},
 		Since: owner.GetDeletionTimestamp().Time, After: again, Err: err,
 	}
+}
+
+func deleting(child metav1.Object) bool { return child.GetDeletionTimestamp() != nil }
+
+// takeTurns sorts children such that each namespace has one of the first ones, so that those of one, whose deletion can
+// fail, do not keep those of another.
+func takeTurns(children []metav1.Object) {
+	turns, next := make(map[metav1.Object]int, len(children)), map[string]int{}
+	for _, child := range children {
+		turns[child] = next[child.GetNamespace()]
+		next[child.GetNamespace()]++
+	}
+	slices.SortStableFunc(children, func(a, b metav1.Object) int { return turns[a] - turns[b] })
+}
+
+// remaining describes the children that are left. The same ones have the same description.
+func remaining(names []string) string {
+	more := ""
+	if len(names) > 3 {
+		more = ", ..."
+	}
+	return fmt.Sprintf("%d children in other namespaces or of the cluster are left: %s%s", len(names), strings.Join(names[:min(len(names), 3)], ", "), more)
 }

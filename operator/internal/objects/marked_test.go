@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
@@ -17,56 +19,98 @@ import (
 	"github.com/controllerkit/controllerkit/internal/headers"
 )
 
-// marked is a kind with so many children, of which a deletion removes none.
+// marked is a kind with children, of which a deletion removes none at once.
 type marked struct {
-	left, removed, released int
-	err                     error // of each removal and release
+	children        []metav1.Object
+	ended, released []string // their names
+	err             error    // of each removal and release
 }
 
-func (m *marked) Marked(context.Context, types.UID) (all []metav1.Object, err error) {
-	for range m.left {
-		all = append(all, &metav1.ObjectMeta{})
-	}
-	return all, nil
+func (m *marked) Info() About {
+	return About{Kind: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}}
 }
 
-func (m *marked) Remove(context.Context, metav1.Object) error { m.removed++; return m.err }
+func (m *marked) Marked(context.Context, types.UID) ([]metav1.Object, error) {
+	return slices.Clone(m.children), nil
+}
 
-func (m *marked) Release(context.Context, metav1.Object) error {
-	m.released++
-	m.left--
+func (m *marked) Remove(_ context.Context, child metav1.Object) error {
+	m.ended = append(m.ended, child.GetNamespace()+"/"+child.GetName())
 	return m.err
 }
 
+func (m *marked) Release(_ context.Context, child metav1.Object) error {
+	m.released = append(m.released, child.GetName())
+	return m.err
+}
+
+// add adds n children of a namespace.
+func (m *marked) add(n int, namespace string, deleted bool) *marked {
+	for i := range n {
+		child := &metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("c%03d", i)}
+		if deleted {
+			child.DeletionTimestamp = ptr.To(metav1.Now())
+		}
+		m.children = append(m.children, child)
+	}
+	return m
+}
+
 // TestEnd: a released child is left no more, and a deleted one until a list does not have it. A call ends at most 100 of
-// a kind.
+// a kind. The error names some that are left.
 func TestEnd(t *testing.T) {
 	owner := &metav1.ObjectMeta{DeletionTimestamp: ptr.To(metav1.Now())}
 	failure := errors.New("failed")
 	for name, tc := range map[string]struct {
 		left    int
+		deleted bool
 		release bool
 		err     error
 		want    string // in the error
 		ended   int
 	}{
-		"none":            {},
-		"none to release": {release: true},
-		"delete":          {left: 2, want: "2 children", ended: 2},
-		"delete many":     {left: 120, want: "120 children", ended: 100},
-		"release":         {left: 2, release: true, ended: 2},
-		"release many":    {left: 120, release: true, want: "20 children", ended: 100},
-		"delete, failed":  {left: 1, err: failure, want: "failed", ended: 1},
-		"release, failed": {left: 1, release: true, err: failure, want: "failed", ended: 1},
+		"none":             {},
+		"none to release":  {release: true},
+		"delete":           {left: 2, want: "2 children in other namespaces or of the cluster are left: ConfigMap a/c000, ConfigMap a/c001<", ended: 2},
+		"deleted":          {left: 1, deleted: true, want: "1 children in other namespaces or of the cluster are left: ConfigMap a/c000<"},
+		"delete many":      {left: 120, want: "120 children in other namespaces or of the cluster are left: ConfigMap a/c000, ConfigMap a/c001, ConfigMap a/c002, ...<", ended: 100},
+		"release":          {left: 2, release: true, ended: 2},
+		"release deleted":  {left: 2, deleted: true, release: true, ended: 2},
+		"release many":     {left: 120, release: true, want: "20 children in other namespaces or of the cluster are left: ConfigMap a/c100", ended: 100},
+		"delete, failed":   {left: 1, err: failure, want: "failed", ended: 1},
+		"release, failed":  {left: 1, release: true, err: failure, want: "failed", ended: 1},
+		"deleted, failing": {left: 3, deleted: true, err: failure, want: "3 children in other namespaces or of the cluster are left: ConfigMap a/c000, ConfigMap a/c001, ConfigMap a/c002<"},
 	} {
-		m := &marked{left: tc.left, err: tc.err}
+		m := (&marked{err: tc.err}).add(tc.left, "a", tc.deleted)
 		err := End(t.Context(), []*marked{m}, owner, tc.release)
 		blocked, _ := errors.AsType[*finalizer.BlockedError](err)
-		if (err == nil) != (tc.want == "") || err != nil && (blocked == nil || !strings.Contains(fmt.Sprint(blocked.Steps[0].Message, err), tc.want)) || tc.err != nil && !errors.Is(err, tc.err) {
+		if (err == nil) != (tc.want == "") || err != nil && (blocked == nil || !strings.Contains(blocked.Steps[0].Message+"<"+err.Error(), tc.want)) || tc.err != nil && tc.ended > 0 && !errors.Is(err, tc.err) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
-		if ended := [2]int{m.removed, m.released}; tc.release && ended != [2]int{0, tc.ended} || !tc.release && ended != [2]int{tc.ended, 0} {
+		if ended := [2]int{len(m.ended), len(m.released)}; tc.release && ended != [2]int{0, tc.ended} || !tc.release && ended != [2]int{tc.ended, 0} {
 			t.Errorf("%s: removed and released %v, want %d", name, ended, tc.ended)
+		}
+	}
+}
+
+// TestEndTakesTurns: children of one namespace, which are stuck in deletion or whose deletion fails, keep none of another
+// from being deleted.
+func TestEndTakesTurns(t *testing.T) {
+	owner := &metav1.ObjectMeta{DeletionTimestamp: ptr.To(metav1.Now())}
+	for name, m := range map[string]*marked{
+		"stuck":       (&marked{}).add(100, "a", true).add(3, "z", false),
+		"failing":     (&marked{err: errors.New("failed")}).add(100, "a", false).add(3, "z", false),
+		"of both":     (&marked{}).add(100, "a", true).add(100, "b", false).add(3, "z", false),
+		"the cluster": (&marked{}).add(1, "", false).add(100, "a", false).add(3, "z", false),
+	} {
+		_ = End(t.Context(), []*marked{m}, owner, false)
+		for _, want := range []string{"z/c000", "z/c001", "z/c002"} {
+			if !slices.Contains(m.ended, want) {
+				t.Errorf("%s: %s was not deleted", name, want)
+			}
+		}
+		if len(m.ended) > 100 {
+			t.Errorf("%s: %d were deleted, want at most 100", name, len(m.ended))
 		}
 	}
 }

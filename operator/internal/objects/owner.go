@@ -64,9 +64,12 @@ func Late(err error) error {
 	return err
 }
 
-// OwnerKey returns the key of the owner, of a resource, that labels mark.
-func OwnerKey(child metav1.Object, owner schema.GroupResource) []types.NamespacedName {
-	if child.GetLabels()[OwnerUID] == "" {
+// OwnerKey returns the key of the owner, of a resource, that the marks of a child name. cached returns the owner in the
+// cache. If its UID is not that of the label, there is no key: anyone who may edit an object can mark it. An owner that
+// is not cached yet has an event of its own.
+func OwnerKey(child metav1.Object, owner schema.GroupResource, cached func(types.NamespacedName) (metav1.Object, bool)) []types.NamespacedName {
+	uid := child.GetLabels()[OwnerUID]
+	if uid == "" {
 		return nil
 	}
 	resource, name, _ := strings.Cut(child.GetAnnotations()[OwnerName], "/")
@@ -77,7 +80,11 @@ func OwnerKey(child metav1.Object, owner schema.GroupResource) []types.Namespace
 	if !namespaced {
 		namespace, name = "", namespace
 	}
-	return []types.NamespacedName{{Namespace: namespace, Name: name}}
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	if o, ok := cached(key); !ok || string(o.GetUID()) != uid {
+		return nil
+	}
+	return []types.NamespacedName{key}
 }
 
 // Known returns an object, or nil if it is not known.

@@ -2,6 +2,7 @@ package objects
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -72,6 +73,40 @@ func TestCheckOwned(t *testing.T) {
 		}
 		if text != tc.want || kube.Waits(err) != wait || errors.Is(err, reconcile.ErrRejected) != (tc.want == rejected) {
 			t.Errorf("%s: %v, which waits %v, want %q", name, err, kube.Waits(err), tc.want)
+		}
+	}
+}
+
+// TestOwnerKey: the marks of an object run the key of the owner that is cached with the UID of the label, and no other.
+func TestOwnerKey(t *testing.T) {
+	const name = "websites.web.example.com/shop/blog"
+	websites := schema.GroupResource{Group: "web.example.com", Resource: "websites"}
+	cached := map[types.NamespacedName]types.UID{{Namespace: "shop", Name: "blog"}: "now", {Name: "blog"}: "wide"}
+	for what, tc := range map[string]struct {
+		uid, name string
+		want      []types.NamespacedName
+	}{
+		"its own":             {uid: "now", name: name, want: []types.NamespacedName{{Namespace: "shop", Name: "blog"}}},
+		"of the cluster":      {uid: "wide", name: "websites.web.example.com/blog", want: []types.NamespacedName{{Name: "blog"}}},
+		"of an earlier owner": {uid: "before", name: name},
+		"of another owner":    {uid: "now", name: "websites.web.example.com/shop/news"},
+		"of another kind":     {uid: "now", name: "websites.example.com/shop/blog"},
+		"no label":            {name: name},
+		"no annotation":       {uid: "now"},
+	} {
+		child := &metav1.ObjectMeta{Labels: map[string]string{}, Annotations: map[string]string{}}
+		if tc.uid != "" {
+			child.Labels[OwnerUID] = tc.uid
+		}
+		if tc.name != "" {
+			child.Annotations[OwnerName] = tc.name
+		}
+		got := OwnerKey(child, websites, func(key types.NamespacedName) (metav1.Object, bool) {
+			uid, ok := cached[key]
+			return &metav1.ObjectMeta{UID: uid}, ok
+		})
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", what, got, tc.want)
 		}
 	}
 }

@@ -59,6 +59,14 @@ func (s *Subject) Watch(resource schema.GroupResource, store cache.Store, own bo
 	}
 }
 
+// Owner returns the metadata of the object of a key in the cache.
+func (s *Subject) Owner(key types.NamespacedName) (owner metav1.Object, ok bool) {
+	if s.owners == nil {
+		return nil, false
+	}
+	return headers.Get(s.owners, cache.ObjectName(key).String())
+}
+
 // mayLook reports whether one more request for a resource is read.
 func (s *Subject) mayLook(resource schema.GroupResource) bool {
 	s.mu.Lock()
@@ -117,10 +125,7 @@ func (s *Subject) look(ctx context.Context, key types.NamespacedName, req *http.
 	if s.reader.Unstored(req, resp) {
 		s.log(ctx, Unstored, target.Resource, obj)
 	}
-	if s.owners == nil {
-		return
-	}
-	owner, ok := headers.Get(s.owners, cache.ObjectName(key).String())
+	owner, ok := s.Owner(key)
 	if !ok {
 		return
 	}
