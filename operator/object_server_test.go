@@ -99,6 +99,7 @@ func TestServerKind(t *testing.T) {
 		"in the way":         testInTheWay,
 		"gone from the way":  testGoneFromTheWay,
 		"dropped kind":       testDroppedKind,
+		"values":             testValues,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
