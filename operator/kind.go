@@ -53,11 +53,11 @@ type Reconciler[T controllerkit.Object] struct {
 	// Cleanup or Elsewhere, and an error without them.
 	Finalizer string
 
-	// Manager is the field manager of Apply. Do not change it: the former one would keep its
-	// fields. "" means Options.Name.
+	// Manager is the field manager of Apply. If a version changes it, name the former one in Former:
+	// otherwise it keeps its fields. "" means Options.Name.
 	Manager string
 
-	// Former has the field managers of earlier versions that wrote the children by create, update or patch, such as
+	// Former has the field managers of earlier versions that wrote the children by create, update, patch or apply, such as
 	// "manager" for a program of that name with controller-runtime. Apply makes their fields its own, once for each
 	// child. Set it in the first version that applies, and apply in the API version that the former one wrote in.
 	// Without it, a field that Apply no longer names stays in the child, because the former manager still owns it.

@@ -99,6 +99,7 @@ func TestServerKind(t *testing.T) {
 		"in the way":         testInTheWay,
 		"gone from the way":  testGoneFromTheWay,
 		"dropped kind":       testDroppedKind,
+		"values":             testValues,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -1149,10 +1150,10 @@ func testPrune(t *testing.T, s *shelf) {
 	}
 }
 
-// testFormerManager: a field of a child that an earlier version of the program wrote by an update goes when it is no
-// longer applied.
+// testFormerManager: a field of a child that an earlier version of the program wrote, or applied under another name, goes
+// when it is no longer applied. Former can also have the present name.
 func testFormerManager(t *testing.T, s *shelf) {
-	s.Former = []string{"manager"}
+	s.Former = []string{"manager", "old-shelf", "shelf"}
 	configMaps := s.kube.CoreV1().ConfigMaps(s.namespace)
 	s.register = func(op *operator.Operator) *operator.Controller {
 		c := operator.Kind(op, boxVersion.WithResource("boxes"), s.Reconciler)
@@ -1163,6 +1164,10 @@ func testFormerManager(t *testing.T, s *shelf) {
 	former := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", Labels: map[string]string{"old": "yes"}}, Data: map[string]string{"text": "one", "old": "yes"}}
 	former.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(b, boxVersion.WithKind("Box"))}
 	if _, err := configMaps.Create(t.Context(), former, metav1.CreateOptions{FieldManager: "manager"}); err != nil {
+		t.Fatal(err)
+	}
+	applied := applycorev1.ConfigMap("x", s.namespace).WithData(map[string]string{"text": "one", "applied": "yes"})
+	if _, err := configMaps.Apply(t.Context(), applied, metav1.ApplyOptions{FieldManager: "old-shelf", Force: true}); err != nil {
 		t.Fatal(err)
 	}
 	s.start(operator.Options{})

@@ -48,7 +48,7 @@ type Options struct {
 	// Name names the operator in its Lease, its Events and its user agent, e.g.
 	// website-controller: a DNS subdomain of at most 63 characters. Without LeaseNamespace
 	// it can be any qualified name, which an Event requires. Do not change it in a release: during
-	// the rolling update two replicas would lead. Without Manager, Apply would also leave its
+	// the rolling update two replicas would lead. Without Manager and Former, Apply would also leave its
 	// fields to the former name. Required.
 	Name string
 

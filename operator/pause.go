@@ -28,8 +28,5 @@ func (c *Controller) count(typ reflect.Type, s *source.Source) {
 // rest reports that an object is paused. Nothing else happens to it.
 func (k *kind[T]) rest(ctx context.Context, key types.NamespacedName, before T, a pause.Annotations) (reconcile.Result, error) {
 	k.failing.Forget(key)
-	if !k.writes {
-		return reconcile.Result{}, nil
-	}
-	return reconcile.Result{}, outcome.Rest(ctx, k.Client.Namespace(before.GetNamespace()), before, a.Condition(before))
+	return reconcile.Result{}, outcome.Rest(ctx, k.Client.Namespace(before.GetNamespace()), before, a.Condition(before), k.writes)
 }

@@ -21,14 +21,14 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// TestServerPreview has a preview beside a process that uses its port, with calls that panic, a queue of the caller, a guard and
+// TestServerPreview has a preview beside a process that uses its port, with calls that panic, a paused object, a queue of the caller, a guard and
 // a part of the caller, and one that is stopped. The other tests of previews are in package preview and in the examples.
 func TestServerPreview(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)
 	accounts := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoreV1().ServiceAccounts(namespace)
-	for _, name := range []string{"bad", "good"} {
-		if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+	for name, annotations := range map[string]map[string]string{"bad": nil, "good": nil, "rests": {pausedAnnotation: "incident"}} {
+		if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,9 +66,12 @@ func TestServerPreview(t *testing.T) {
 
 	before := testserver.Stored(t, testserver.Config(t), namespace)
 	got, err := run(t.Context())
-	want := &preview.Report{Keys: 2, Calls: []preview.Call{
+	want := &preview.Report{Keys: 3, Calls: []preview.Call{
 		{Controller: "serviceaccounts", Key: namespace + "/bad", Error: `panic: out of \x1b[31mluck`},
 		{Controller: "serviceaccounts", Key: namespace + "/good", Changes: []preview.Change{{Action: preview.Create, Resource: "configmaps", Namespace: namespace, Name: "good"}}},
+		{Controller: "serviceaccounts", Key: namespace + "/rests", Skipped: []string{
+			"Reconcile: the annotation controllerkit.github.io/paused has the value \"incident\": remove it to go on. A deletion is still cleaned up",
+		}},
 	}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v, (-want +got)\n%s", err, diff)

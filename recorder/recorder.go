@@ -63,8 +63,8 @@ type Recorder struct {
 	// means 1 minute.
 	Interval time.Duration
 
-	// MaxSeries is the number of series that can wait to be written. An Event of one more
-	// is dropped. The Recorder also remembers that many written series, and the budgets
+	// MaxSeries is the number of series that can wait to be written. If one more comes, an
+	// Event of the namespace that has most of them is dropped. The Recorder also remembers that many written series, and the budgets
 	// of that many objects, the most recently used. 0 means 1024.
 	MaxSeries int
 
@@ -85,6 +85,7 @@ type Recorder struct {
 	wake                  chan struct{}         // has an element if the writer must check held; nil before first use
 	lost                  chan struct{}         // has an element if the reporter must check dropped
 	held                  map[seriesKey]*series // with unwritten calls
+	heldIn                map[string]int        // the number of held by the namespace of regarding
 	idle                  *lru.Cache            // *series by seriesKey, without unwritten calls
 	objects               *lru.Cache            // *rate.Limiter by corev1.ObjectReference
 	written, deduplicated uint64
@@ -108,7 +109,7 @@ type Counts struct {
 
 	// Dropped were lost, by reason. A write that timed out may have succeeded.
 	//
-	//	full       MaxSeries series waited to be written
+	//	full       MaxSeries series waited to be written, most of them in its namespace
 	//	limited    the object's budget was used up
 	//	invalid    no kind or name of the object, no reason or action, or a type other than Normal and Warning
 	//	gone       the namespace does not exist or is being deleted
@@ -208,7 +209,7 @@ func (r *Recorder) Event(regarding, related corev1.ObjectReference, eventType, r
 			r.dropLocked(refused, key.regarding, 1, nil, false)
 			return
 		}
-		r.held[key] = s
+		r.holdLocked(s)
 		select {
 		case r.wake <- struct{}{}:
 		default: // the writer is going to check held
@@ -224,7 +225,7 @@ func (r *Recorder) Event(regarding, related corev1.ObjectReference, eventType, r
 func (r *Recorder) initLocked() {
 	if r.wake == nil {
 		r.wake, r.lost = make(chan struct{}, 1), make(chan struct{}, 1)
-		r.held = map[seriesKey]*series{}
+		r.held, r.heldIn = map[seriesKey]*series{}, map[string]int{}
 		r.idle, r.objects = lru.New(r.maxSeries()), lru.New(r.maxSeries())
 		r.dropped = map[string]drops{}
 	}
@@ -240,7 +241,7 @@ func (r *Recorder) seriesLocked(key seriesKey, now time.Time) (s *series, refuse
 		key.eventType != corev1.EventTypeNormal && key.eventType != corev1.EventTypeWarning {
 		return nil, "invalid"
 	}
-	if len(r.held) >= r.maxSeries() {
+	if len(r.held) >= r.maxSeries() && r.victimLocked(key.regarding.Namespace) == nil {
 		return nil, "full"
 	}
 	if value, ok := r.idle.Get(key); ok {
@@ -261,6 +262,47 @@ func (r *Recorder) seriesLocked(key seriesKey, now time.Time) (s *series, refuse
 		return nil, "limited"
 	}
 	return &series{key: key, due: now}, ""
+}
+
+// holdLocked adds s to held. If held is full, it drops the victim.
+func (r *Recorder) holdLocked(s *series) {
+	namespace := s.key.regarding.Namespace
+	if len(r.held) >= r.maxSeries() {
+		victim := r.victimLocked(namespace)
+		r.dropLocked("full", victim.key.regarding, victim.seen, nil, false)
+		r.releaseLocked(victim)
+	}
+	r.held[s.key] = s
+	r.heldIn[namespace]++
+}
+
+// releaseLocked removes s from held.
+func (r *Recorder) releaseLocked(s *series) {
+	namespace := s.key.regarding.Namespace
+	delete(r.held, s.key)
+	if r.heldIn[namespace]--; r.heldIn[namespace] == 0 {
+		delete(r.heldIn, namespace)
+	}
+}
+
+// victimLocked returns the series that gives its place to one of the namespace: the newest of the namespace with the
+// most, if that has two more. No request was made for it. It is nil if there is none.
+func (r *Recorder) victimLocked(namespace string) (victim *series) {
+	most := ""
+	for other, n := range r.heldIn {
+		if n > r.heldIn[most] || n == r.heldIn[most] && other < most {
+			most = other
+		}
+	}
+	if r.heldIn[most] < r.heldIn[namespace]+2 {
+		return nil
+	}
+	for _, s := range r.held {
+		if s.key.regarding.Namespace == most && s.name == "" && s.written == 0 && (victim == nil || s.first.After(victim.first)) {
+			victim = s
+		}
+	}
+	return victim
 }
 
 // dropLocked counts n dropped calls. stop means that Run dropped them while it stopped.
@@ -349,6 +391,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		r.dropLocked("stopped", s.key.regarding, s.seen-s.written, nil, true)
 	}
 	clear(r.held)
+	clear(r.heldIn)
 	r.mu.Unlock()
 	close(stopped)
 	reporter.Wait()
@@ -419,6 +462,10 @@ func (r *Recorder) next(hurry bool) (first *series, wait time.Duration) {
 // write sends one request for s, and updates s by its outcome.
 func (r *Recorder) write(requests context.Context, s *series, draining bool) {
 	r.mu.Lock()
+	if r.held[s.key] != s { // it gave its place to another
+		r.mu.Unlock()
+		return
+	}
 	event, sent, created := r.eventLocked(s), s.seen, s.created
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(requests, requestTimeout)
@@ -469,7 +516,7 @@ func (r *Recorder) write(requests context.Context, s *series, draining bool) {
 	}
 	s.tries = 0
 	if s.seen == s.written {
-		delete(r.held, s.key)
+		r.releaseLocked(s)
 		r.idle.Add(s.key, s)
 	}
 }
@@ -589,7 +636,7 @@ func printable(o corev1.ObjectReference) string {
 func cause(reason string) error {
 	switch reason {
 	case "full":
-		return errors.New("recorder: MaxSeries Events wait to be written: set MaxSeries or QPS to more")
+		return errors.New("recorder: MaxSeries Events wait to be written, most of them in its namespace: set MaxSeries or QPS to more")
 	case "limited":
 		return errors.New("recorder: the object used up its budget of different Events: leave out of a note what differs each time")
 	case "invalid":

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -81,6 +82,102 @@ func TestFlood(t *testing.T) {
 				}
 				if first > tt.requests {
 					t.Errorf("%d requests in the first second, want at most %d", first, tt.requests)
+				}
+			})
+		})
+	}
+}
+
+// floodOf records n Events about as many objects of a namespace, whose names have numbers from first.
+func floodOf(r *recorder.Recorder, namespace string, first, n int) {
+	for i := range n {
+		object := configMapRef(fmt.Sprint("a", first+i))
+		object.Namespace = namespace
+		r.Event(object, corev1.ObjectReference{}, corev1.EventTypeNormal, "Copied", "Copy", "copied")
+	}
+}
+
+// Each namespace gets an equal share of MaxSeries, and what one does not use goes to the others. Proves RE3 and RE5.
+func TestNamespaces(t *testing.T) {
+	type flood struct {
+		namespace string
+		n         int
+	}
+	for _, tt := range []struct {
+		name   string
+		floods []flood
+		want   map[string]int // written, by namespace
+	}{
+		{"one", []flood{{"a", 300}}, map[string]int{"a": 100}},
+		{"a second with one Event", []flood{{"a", 300}, {"b", 1}, {"a", 300}}, map[string]int{"a": 99, "b": 1}},
+		{"two", []flood{{"a", 300}, {"b", 300}, {"a", 300}}, map[string]int{"a": 50, "b": 50}},
+		{"four", []flood{{"a", 300}, {"b", 300}, {"c", 10}, {"", 300}}, map[string]int{"a": 30, "b": 30, "c": 10, "": 30}},
+		{"too many for a share", []flood{{"a", 100}, {"b", 99}, {"c", 1}, {"d", 1}, {"e", 100}}, map[string]int{"a": 33, "b": 33, "c": 1, "d": 1, "e": 32}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var store eventStore
+				r := newRecorder(&store)
+				r.MaxSeries = 100
+				n := 0
+				for _, f := range tt.floods {
+					floodOf(r, f.namespace, n, f.n)
+					n += f.n
+				}
+				if got := r.Counts(); total(got) != uint64(n) || got.Held != 100 {
+					t.Errorf("Counts = %v, want the sum %d and 100 held", got, n)
+				}
+				stop := runEvents(t, t.Context(), r)
+				time.Sleep(time.Minute)
+				stop()
+				got := map[string]int{}
+				for _, event := range store.list() {
+					got[event.Regarding.Namespace]++
+				}
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Errorf("Events by namespace (-want +got):\n%s", diff)
+				}
+				if got := r.Counts(); total(got) != uint64(n) || got.Written != 100 || got.Held != 0 {
+					t.Errorf("Counts = %v, want the sum %d and 100 written", got, n)
+				}
+			})
+		})
+	}
+}
+
+// An Event gives its place to one of another namespace only before its first request, also while the writer waits for
+// that. Proves RE3 and RE5.
+func TestNamespacesWhileWriting(t *testing.T) {
+	for _, tt := range []struct {
+		after time.Duration
+		want  []string
+	}{
+		{15 * time.Second, []string{"a/a0", "b/a0"}}, // the first request ended after 10s
+		{25 * time.Second, []string{"a/a0", "a/a1"}}, // the second has begun
+	} {
+		t.Run(tt.after.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := eventStore{hang: true}
+				r := newRecorder(&store)
+				r.MaxSeries, r.QPS = 2, 0.05 // a request in 20s
+				stop := runEvents(t, t.Context(), r)
+				floodOf(r, "a", 0, 2)
+				time.Sleep(tt.after)
+				floodOf(r, "b", 0, 2)
+				wantCounts(t, r, recorder.Counts{Held: 2, Dropped: map[string]uint64{"full": 2}})
+				store.mu.Lock()
+				store.hang = false
+				store.mu.Unlock()
+				time.Sleep(time.Hour)
+				wantCounts(t, r, recorder.Counts{Written: 2, Dropped: map[string]uint64{"full": 2}})
+				stop()
+				var got []string
+				for _, event := range store.list() {
+					got = append(got, event.Namespace+"/"+event.Regarding.Name)
+				}
+				slices.Sort(got)
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Errorf("objects of the Events (-want +got):\n%s", diff)
 				}
 			})
 		})

@@ -17,11 +17,11 @@ import (
 	"github.com/controllerkit/controllerkit/internal/managedfields"
 )
 
-// Migrate makes fm the owner of the fields of live that the named managers own because
-// they created or updated the object, as controllers without server-side apply do, and
-// kubectl apply. Without a migration, a field that config omits stays in the object,
-// because the other manager still owns it. Call Migrate before the first apply or
-// after it; both lead to the same object.
+// Migrate makes fm the owner of the fields of live that the named managers own: because
+// they created or updated the object, as controllers without server-side apply do and
+// kubectl apply, or because they applied it, as a former name of fm did. Without a
+// migration, a field that config omits stays in the object, because the other manager still
+// owns it. Call Migrate before the first apply or after it; both lead to the same object.
 //
 // patch is the Patch method of a client. migrated reports whether Migrate changed the
 // object. If the managers own no fields and no version was removed, it returns live, the same pointer, so a controller
@@ -31,7 +31,7 @@ import (
 // other managers.
 //
 // managers are names in metadata.managedFields. Common names are kubectl-client-side-apply,
-// kubectl-create, kubectl-edit, the file name of a controller's program, and
+// kubectl-create, kubectl-edit, kubectl of kubectl apply --server-side, the file name of a controller's program, and
 // before-first-apply, which the API server makes up for an object that has no managedFields
 // at its first apply.
 //
@@ -158,7 +158,7 @@ type migration struct {
 
 // isTheirs reports whether the entry is of a named manager.
 func (m migration) isTheirs(e metav1.ManagedFieldsEntry) bool {
-	return slices.Contains(m.managers, e.Manager) && e.Operation == metav1.ManagedFieldsOperationUpdate && e.Subresource == m.subresource
+	return managedfields.IsFormer(e, string(m.fm), m.subresource, m.managers)
 }
 
 // isOurs reports whether the entry is that of the applies of fm.

@@ -128,6 +128,80 @@ func TestServerMigrate(t *testing.T) {
 	}
 }
 
+// TestServerMigrateApplied: fields that a former name of the manager applied can be migrated, those of the status by
+// themselves. Its finalizer stays, and so do the fields of others.
+func TestServerMigrateApplied(t *testing.T) {
+	s := newServer(t)
+	c := s.PolicyV1().PodDisruptionBudgets(s.namespace)
+	labels := func(names ...string) *applypolicyv1.PodDisruptionBudgetApplyConfiguration {
+		config := applypolicyv1.PodDisruptionBudget("one", s.namespace)
+		for _, name := range names {
+			config.WithLabels(map[string]string{name: "yes"})
+		}
+		return config
+	}
+	conditions := func(kinds ...string) *applypolicyv1.PodDisruptionBudgetApplyConfiguration {
+		status := applypolicyv1.PodDisruptionBudgetStatus()
+		for _, kind := range kinds {
+			status.WithConditions(applymetav1.Condition().WithType(kind).WithStatus("True").WithReason("Fine").WithMessage("").WithLastTransitionTime(metav1.Unix(1e9, 0)))
+		}
+		return labels().WithStatus(status)
+	}
+	// check compares the labels, the conditions and the managers.
+	check := func(step string, live *policyv1.PodDisruptionBudget, err error, want string) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", step, err)
+		}
+		var names, kinds, managers []string
+		for name := range live.Labels {
+			names = append(names, name)
+		}
+		for _, condition := range live.Status.Conditions {
+			kinds = append(kinds, condition.Type)
+		}
+		for _, e := range live.ManagedFields {
+			managers = append(managers, strings.TrimSuffix(e.Manager+"/"+e.Subresource, "/")+" "+string(e.Operation))
+		}
+		slices.Sort(names)
+		slices.Sort(kinds)
+		slices.Sort(managers)
+		if got := fmt.Sprint(names, kinds, live.Finalizers, managers); got != want {
+			t.Errorf("%s: %s, want %s", step, got, want)
+		}
+	}
+	const own = string(manager)
+	if _, err := ssa.Apply(t.Context(), "old", c.Apply, labels("a", "b").WithFinalizers("example.com/keep")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, _ = c.Patch(context.WithoutCancel(t.Context()), "one", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	})
+	if _, err := ssa.Apply(t.Context(), "old", c.ApplyStatus, conditions("Ready", "Old")); err != nil {
+		t.Fatal(err)
+	}
+	live, err := ssa.Apply(t.Context(), "bystander", c.Apply, labels("c"))
+	check("before", live, err, "[a b c] [Old Ready] [example.com/keep] [bystander Apply old Apply old/status Apply]")
+
+	live, migrated, err := ssa.Migrate(t.Context(), manager, c.Patch, live, "old", own)
+	check("Migrate", live, err, "[a b c] [Old Ready] [example.com/keep] [bystander Apply "+own+" Apply old Apply old/status Apply]")
+	s.requests.Store(0)
+	again, twice, err := ssa.Migrate(t.Context(), manager, c.Patch, live, "old", own)
+	if err != nil || !migrated || twice || again != live || s.requests.Load() != 0 {
+		t.Errorf("migrated = %t, then %t with %d requests, %v", migrated, twice, s.requests.Load(), err)
+	}
+	live, err = ssa.Apply(t.Context(), manager, c.Apply, labels("a"))
+	check("Apply", live, err, "[a c] [Old Ready] [example.com/keep] [bystander Apply "+own+" Apply old Apply old/status Apply]")
+
+	live, migrated, err = ssa.MigrateStatus(t.Context(), manager, c.Patch, live, "old")
+	check("MigrateStatus", live, err, "[a c] [Old Ready] [example.com/keep] [bystander Apply "+own+" Apply "+own+"/status Apply old Apply]")
+	if !migrated {
+		t.Error("MigrateStatus reports no change")
+	}
+	live, err = ssa.Apply(t.Context(), manager, c.ApplyStatus, conditions("Ready"))
+	check("ApplyStatus", live, err, "[a c] [Ready] [example.com/keep] [bystander Apply "+own+" Apply "+own+"/status Apply old Apply]")
+}
+
 // The status is migrated by itself, and so is what nobody has managed before the
 // first apply.
 func TestServerMigrateStatus(t *testing.T) {

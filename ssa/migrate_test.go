@@ -121,7 +121,7 @@ func TestMigrateBadInput(t *testing.T) {
 	}
 }
 
-// Whatever managedFields look like: what the managers and fm had is fm's, finalizers
+// Whatever managedFields look like: what the managers, of which fm is one, and fm had is fm's, finalizers
 // aside, everything else is as it was, and live is not touched.
 func TestMigrateFields(t *testing.T) {
 	paths := []fieldpath.Path{
@@ -167,7 +167,7 @@ func TestMigrateFields(t *testing.T) {
 		live := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "u", ResourceVersion: "1", ManagedFields: entries}}
 		before := live.DeepCopy()
 		c := new(patches)
-		answer, migrated, err := ssa.Migrate(context.Background(), manager, c.Patch, live, "painter", "tailor")
+		answer, migrated, err := ssa.Migrate(context.Background(), manager, c.Patch, live, "painter", "tailor", string(manager))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +179,7 @@ func TestMigrateFields(t *testing.T) {
 			return e.Manager == string(manager) && e.Operation == "Apply" && e.Subresource == ""
 		}
 		theirs := func(e metav1.ManagedFieldsEntry) bool {
-			return (e.Manager == "painter" || e.Manager == "tailor") && e.Operation == "Update" && e.Subresource == ""
+			return (e.Manager == "painter" || e.Manager == "tailor" || e.Manager == string(manager) && e.Operation == "Update") && e.Subresource == ""
 		}
 		// What is wanted, from the entries by themselves.
 		want, wantOthers, move := fieldpath.NewSet(), map[string]string{}, false

@@ -119,7 +119,7 @@ func call[T, C any](ctx context.Context, fm FieldManager, request func(context.C
 // package begin with its name already.
 func failed(fm FieldManager, err error) error {
 	var conflict *ConflictError
-	if err = explain(kube.AsRemovedVersion(err)); errors.As(err, &conflict) || errors.Is(err, ErrUIDMismatch) {
+	if err = explain(kube.WithoutValues(kube.AsRemovedVersion(err))); errors.As(err, &conflict) || errors.Is(err, ErrUIDMismatch) {
 		return fmt.Errorf("%w: apply as %q", err, fm)
 	}
 	return fmt.Errorf("ssa: apply as %q: %w", fm, err)

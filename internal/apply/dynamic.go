@@ -51,7 +51,7 @@ func Dynamic(ctx context.Context, resource func(gvr schema.GroupVersionResource,
 		DryRun:          opts.DryRun,
 		FieldValidation: metav1.FieldValidationStrict,
 	}, subresources...)
-	return response, kube.AsRemovedVersion(err)
+	return response, kube.WithoutValues(kube.AsRemovedVersion(err))
 }
 
 // CheckScope rejects an object with a namespace that its kind does not have, and one

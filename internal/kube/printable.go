@@ -8,13 +8,14 @@ import (
 )
 
 // Printable returns text fit for a line of a log: at most limit bytes of it, with "..." in
-// place of the rest, and escapes in place of unprintable characters. An API server, a
-// proxy or an author of objects may have written it.
+// place of the rest, and escapes in place of unprintable characters. It omits what [WithoutValues]
+// does. An API server, a proxy or an author of objects may have written it.
 func Printable(text string, limit int) string {
 	rest := ""
 	if len(text) > limit {
 		text, rest = text[:limit], "..."
 	}
+	text = hideValues(text)
 	var b strings.Builder
 	for len(text) > 0 {
 		r, n := utf8.DecodeRuneInString(text)

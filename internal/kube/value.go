@@ -48,10 +48,10 @@ func NameOf(obj metav1.Object) string {
 const MaxMessage = 32768
 
 // Message returns text as the message of a condition: valid UTF-8 of at most
-// [MaxMessage] bytes. The API server replaces invalid UTF-8, so that the next
-// comparison would find a difference.
+// [MaxMessage] bytes, without what [WithoutValues] omits. The API server replaces invalid
+// UTF-8, so that the next comparison would find a difference.
 func Message(text string) string {
-	text = text[:min(len(text), 4*MaxMessage)] // bounds the work on a text of any length
+	text = hideValues(text[:min(len(text), 4*MaxMessage)]) // bounds the work on a text of any length
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	if len(text) > MaxMessage {
 		text = strings.ToValidUTF8(text[:MaxMessage], "")

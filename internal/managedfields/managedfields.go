@@ -1,5 +1,5 @@
-// Package managedfields replaces versions in the managedFields of objects. The packages ssa and
-// crd/migrate use it.
+// Package managedfields replaces versions in the managedFields of objects, and finds the entries of
+// former managers. The packages ssa, crd/migrate and operator use it.
 package managedfields
 
 import (

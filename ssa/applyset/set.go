@@ -268,8 +268,8 @@ func (s *Set) Delete(ctx context.Context, parent metav1.Object) ([]Result, error
 // belongs to this Set already, TakeOver makes no change. If it belongs to a third tool, or
 // parent has no set, that is an error.
 //
-// Fields of members that the other tool applied, and that the wanted objects omit, stay; see
-// ssa.Migrate. To give a set to another tool, stop the controller and change the
+// Fields of members that the other tool applied, and that the wanted objects omit, stay:
+// ssa.Migrate gives them to Manager. To give a set to another tool, stop the controller and change the
 // annotation.
 func (s *Set) TakeOver(ctx context.Context, parent metav1.Object, tool string) error {
 	c, err := s.newCall(parent)

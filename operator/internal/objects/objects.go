@@ -23,6 +23,7 @@ import (
 	"github.com/controllerkit/controllerkit/informer/compact"
 	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/managedfields"
 	"github.com/controllerkit/controllerkit/operator/internal/optional"
 	"github.com/controllerkit/controllerkit/ssa"
 )
@@ -236,7 +237,7 @@ func ownersOf(obj any) ([]string, error) {
 // Taken returns a child whose fields of the former managers belong to manager.
 func (r *Resource[T]) Taken(ctx context.Context, live T, manager string, former []string) (T, error) {
 	if !slices.ContainsFunc(live.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool {
-		return e.Operation == metav1.ManagedFieldsOperationUpdate && e.Subresource == "" && slices.Contains(former, e.Manager)
+		return managedfields.IsFormer(e, manager, "", former)
 	}) {
 		return live, nil // Migrate would also ask for removed versions, and rejects an object without managedFields
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/enqueue/pause"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/status"
 )
@@ -28,11 +29,17 @@ func Pause(obj any, paused metav1.Condition) error {
 	return status.Set(list, paused.ObservedGeneration, set...)
 }
 
-// Rest writes the condition of a paused object.
+// Rest shows a paused object as skipped in a preview. If writes is true, it writes the condition.
 func Rest[T interface {
 	controllerkit.Object
 	DeepCopy() T
-}](ctx context.Context, client controllerkit.Patcher[T], before T, paused metav1.Condition) error {
+}](ctx context.Context, client controllerkit.Patcher[T], before T, paused metav1.Condition, writes bool) error {
+	if note, on := calls.InPreview(ctx); on {
+		note("Reconcile: " + paused.Message)
+	}
+	if !writes {
+		return nil
+	}
 	obj := before.DeepCopy()
 	if err := Pause(obj, paused); err != nil {
 		return err

@@ -2,18 +2,21 @@
 package pauses
 
 import (
+	"cmp"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/enqueue/pause"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/operator/internal/objects"
 )
 
 // Line is the line of log.
 const Line = "The annotation paused of a child does not stop the controller of its owner: set it on the owner"
 
-// maxText bounds the owner in a line. The API server checks only that its kind and name are not empty.
+// maxText bounds the owner in a line. Of a reference, the API server checks only that the kind and the name are not empty.
 const maxText = 600
 
 // Children returns a handler of children that logs a line when a user pauses one, at most one in 10s.
@@ -44,9 +47,19 @@ func (h *Handler) OnUpdate(former, obj any) {
 	if !ok || !ok2 || h.annotations.Paused(before) || !h.annotations.Paused(after) {
 		return
 	}
-	owner := metav1.GetControllerOfNoCopy(after)
-	if owner == nil || !h.lines.TryAccept() {
-		return
+	if owner := ownerOf(after); owner != "" && h.lines.TryAccept() {
+		h.logger().Info(Line, "namespace", after.GetNamespace(), "name", after.GetName(), "owner", kube.Printable(owner, maxText))
 	}
-	h.logger().Info(Line, "namespace", after.GetNamespace(), "name", after.GetName(), "owner", kube.Printable(owner.Kind+" "+owner.Name, maxText))
+}
+
+// ownerOf returns a text with the owner of a child, which a child of Elsewhere has in its marks. It is "" for an object
+// without an owner.
+func ownerOf(child metav1.Object) string {
+	if owner := metav1.GetControllerOfNoCopy(child); owner != nil {
+		return owner.Kind + " " + owner.Name
+	}
+	if uid := child.GetLabels()[objects.OwnerUID]; uid != "" {
+		return cmp.Or(child.GetAnnotations()[objects.OwnerName], uid)
+	}
+	return ""
 }

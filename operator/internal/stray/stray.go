@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -43,7 +44,7 @@ type Finder struct {
 	// object. The name of an object that is created can be "". Required.
 	Found func(ctx context.Context, of, namespace, name string)
 
-	// Host is the API server of Config, as Host returns it. "" means that requests of other clients are
+	// Host is the address of the API server of Config, as Host returns it. "" means that requests of other clients are
 	// not noted.
 	Host string
 
@@ -65,13 +66,14 @@ type written struct {
 	at time.Time
 }
 
-// Host returns the Host of the API server of config, "" if it has none.
+// Host returns the host of the API server of config with the path before /api, "" if it has none. A proxy can have
+// several clusters on one host, each with a path of its own.
 func Host(config *rest.Config) string {
 	u, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return ""
 	}
-	return u.Host
+	return u.Host + strings.TrimSuffix(path.Join("/", u.Path), "/") // as client-go joins it
 }
 
 type callKey struct{}
@@ -155,7 +157,7 @@ func (c *call) wrote(name string, values []string) {
 	}
 	c.trace.head = header{}
 	c.mu.Unlock()
-	if u, err := url.Parse(h.path); err == nil && h.authority == c.finder.Host {
+	if u, err := url.Parse(h.path); err == nil && c.finder.serves(h.authority+u.Path) {
 		target, ok := wire.ParseWrite(&http.Request{Method: h.method, URL: u})
 		if ok && !c.has(types.NamespacedName{Namespace: target.Namespace, Name: target.Name}) && c.finder.Holding(target.Resource) {
 			c.finder.mu.Lock()
@@ -163,6 +165,12 @@ func (c *call) wrote(name string, values []string) {
 			c.finder.foundLocked(c, target.Resource.String(), target.Namespace, target.Name)
 		}
 	}
+}
+
+// serves reports whether an address is one of the API server of Config.
+func (f *Finder) serves(address string) bool {
+	after, ok := strings.CutPrefix(address, f.Host)
+	return ok && (strings.HasPrefix(after, "/api/") || strings.HasPrefix(after, "/apis/"))
 }
 
 // foundLocked calls Found, unless a stray write was found before.

@@ -134,7 +134,7 @@ func TestFinderLater(t *testing.T) {
 }
 
 // TestFinderOfRequests: a write by a client that is not of Config is found by its request alone, on
-// HTTP/2, if the API server is that of Config and an informer holds objects of the resource.
+// HTTP/2, if the API server is that of Config, also by the path before /api, and an informer holds objects of the resource.
 func TestFinderOfRequests(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.EnableHTTP2 = true
@@ -147,6 +147,7 @@ func TestFinderOfRequests(t *testing.T) {
 		method, path string
 		wrapped      bool // the client is of Config
 		elsewhere    bool // Config has another API server
+		base         string
 		want         string
 	}{
 		{name: "a create", method: "POST", path: path, want: "[pods ns ]"},
@@ -158,11 +159,15 @@ func TestFinderOfRequests(t *testing.T) {
 		{name: "no resource", method: "POST", path: "/login", want: "[]"},
 		{name: "Config", method: "POST", path: path, wrapped: true, want: "[]"},
 		{name: "another server", method: "POST", path: path, elsewhere: true, want: "[]"},
+		{name: "a proxy", method: "PUT", base: "/k8s//clusters/a/", path: "/k8s/clusters/a" + path + "/a", want: "[pods ns a]"},
+		{name: "another cluster behind the proxy", method: "PUT", base: "/k8s/clusters/a", path: "/k8s/clusters/b" + path + "/a", want: "[]"},
+		{name: "a cluster whose path begins alike", method: "PUT", base: "/k8s/clusters/a", path: "/k8s/clusters/ab" + path + "/a", want: "[]"},
+		{name: "a cluster behind a proxy on the same host", method: "PUT", path: "/k8s/clusters/b" + path + "/a", want: "[]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			found := []string{}
 			f := &stray.Finder{
-				Host:    stray.Host(&rest.Config{Host: server.URL}),
+				Host:    stray.Host(&rest.Config{Host: server.URL + tt.base}),
 				Holding: func(resource schema.GroupResource) bool { return resource == pods },
 				Holds:   func(metav1.Object) bool { return false },
 				Found: func(_ context.Context, of, namespace, name string) {

@@ -19,7 +19,8 @@ func IsUnserved(err error) bool {
 // IsUndeclared reports whether a field is not in the schema. Only the message of the
 // response shows that.
 func IsUndeclared(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "field not declared in schema")
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && strings.Contains(status.Status().Message, "field not declared in schema")
 }
 
 // IsImmutable reports whether the API server rejects only changes of immutable fields.
