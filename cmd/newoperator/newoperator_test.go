@@ -88,7 +88,7 @@ func TestRepositories(t *testing.T) {
 			folder := filepath.Join(t.TempDir(), "new")
 			flags := []string{"-library", root(t)}
 			if name == "plural" {
-				flags = append(flags, "-plural", "sheep")
+				flags = append(flags, "-plural", "sheep", "-name", "barn")
 			}
 			var out bytes.Buffer
 			if err := run(t.Context(), append(append(flags, folder), args...), "v1.2.3", &out, &out); err != nil {
