@@ -46,6 +46,7 @@ const (
 // last renewal of the Lease that this replica saw, or later, because that leader may not have
 // acted on them. Otherwise Run adds all. Of a first list it adds all keys, however old and many, but not
 // those of a single object that was deleted later: a handler that Handle has not added gets its list only once.
+// A kept key has the priority -100 if it has no event that may be an edit, such as a key of a first list.
 //
 // For Metrics an event of the last minute before that renewal counts as of the renewal, and an
 // earlier one has no time. Without package leader, an event counts as of the begin of Run.
@@ -122,23 +123,20 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	if renewal, ok := ctx.Value(calls.LastRenewal{}).(time.Time); ok {
 		w = triggers.Window{After: renewal.Add(-unhandled), Dated: renewal.Add(-unseen), From: renewal}
 	}
-	kept, lost := r.triggers.Deliver(&f.gone, w)
+	gone, _, lost := r.triggers.Deliver(&f.gone, w)
 	if lost {
-		r.logger.Info("Deletions before this Run were too many to keep: the keys of the earliest do not run", "kept", len(kept))
+		r.logger.Info("Deletions before this Run were too many to keep: the keys of the earliest do not run", "kept", len(gone))
 	}
-	left, _ := r.triggers.Deliver(&f.left, w)
-	changed, lost := r.triggers.Deliver(&f.changed, w)
+	left, waiting, _ := r.triggers.Deliver(&f.left, w)
+	changed, _, lost := r.triggers.Deliver(&f.changed, w)
 	if lost {
 		r.logger.Info("Changes before this Run were too many to keep: the keys of the earliest run only if an object in a store of Handle has them", "kept", len(changed))
 	}
-	listed, _ := r.triggers.Deliver(&f.listed, triggers.Window{}) // at any age: see Handle
-	kept = slices.Concat(kept, left, changed, listed)
+	_, listed, _ := r.triggers.Deliver(&f.listed, triggers.Window{}) // at any age: see Handle
+	// They can be as many as the objects of the stores, and must not delay the keys of changed objects either.
+	r.add(controllerkit.AddOptions{Priority: resyncPriority}, slices.Concat(waiting, listed)...)
 	// After the objects of the stores: the keys of old deletions can be many.
-	defer func() {
-		if len(kept) > 0 {
-			r.add(controllerkit.AddOptions{}, kept...)
-		}
-	}()
+	defer r.add(controllerkit.AddOptions{}, slices.Concat(gone, left, changed)...)
 
 	var checkers []cache.DoneChecker
 	for _, h := range handlers {
@@ -172,5 +170,5 @@ func (r *run[K]) closeFeed() {
 	for _, key := range left {
 		r.Queue.Forget(key)
 	}
-	r.triggers.KeepTaken(&f.left, left...)
+	r.triggers.KeepTaken(&f.left, func(key K) bool { return r.streaks[key].Event != 0 }, left...)
 }

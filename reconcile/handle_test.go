@@ -492,6 +492,60 @@ func TestHandleBesideDeletion(t *testing.T) {
 	})
 }
 
+// TestHandleListPriority: an edit overtakes the objects of the first list, which a standby has before it leads,
+// and the keys that an earlier term left in the queue without an event. An edit before the term overtakes them,
+// too, also if its call has failed.
+func TestHandleListPriority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var names []string
+		for i := range 30 {
+			names = append(names, fmt.Sprint("map", i))
+		}
+		o, other := newObjects(t, names...), newObjects(t, "beside")
+		defer o.stop()
+		defer other.stop()
+		r := &recorder{fn: func(_ context.Context, key string) (reconcile.Result, error) {
+			switch key {
+			case "fails":
+				return reconcile.Result{RequeueAfter: time.Hour}, errors.New("no")
+			case "beside":
+				return reconcile.Result{RequeueAfter: time.Hour}, nil
+			}
+			time.Sleep(time.Second)
+			return reconcile.Result{}, nil
+		}}
+		m := &counts{}
+		c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Reconcile: r.reconcile, Metrics: m}
+		o.handle(c)
+		_, err := other.informer.AddEventHandler(enqueue.Handler(c.Source("others"), func(m *corev1.ConfigMap) []string { return []string{m.Name} }))
+		o.check(err)
+		time.Sleep(time.Minute)
+		term := func(before, during string, calls int, want ...string) {
+			t.Helper()
+			o.update(before, "2")
+			synctest.Wait()
+			r.keys, m.latencies = nil, nil
+			running := start(t, takeover(t, time.Now()), c)
+			o.update(during, "2") // while the first call runs
+			time.Sleep(time.Duration(calls) * time.Second)
+			running.stop()
+			first := slices.Sorted(slices.Values(r.got()[:len(want)]))
+			if slices.Sort(want); !slices.Equal(first, want) {
+				t.Errorf("the first calls of the term were of %q, want %q", first, want)
+			}
+			if want := []time.Duration{time.Second, 2 * time.Second}; !slices.Equal(m.latencies, want) {
+				t.Errorf("latencies %v, want %v: those of the edits, of no key of a list", m.latencies, want)
+			}
+		}
+		c.Source("webhook").Add("fails")
+		term("map15", "map29", 5, "map15", "map29", "fails")
+		term("map14", "map28", 99, "fails", "map14", "map28")
+		if got := slices.Compact(slices.Sorted(slices.Values(r.got()))); len(got) != 32 {
+			t.Errorf("the second term ran %d keys: %q, want 32", len(got), got)
+		}
+	})
+}
+
 // TestHandleKinds: a Source of a standby keeps no key of an event that reports no change.
 func TestHandleKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
