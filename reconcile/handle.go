@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
@@ -35,7 +36,8 @@ const (
 // While no Run is active, such as on a replica that waits for leadership, the informer runs
 // and the queue stays empty. Each Run begins with all objects of the informer's store: it
 // calls OnAdd of the handler with them, as for a first list. These calls and those of the
-// informer come one after another. Run waits until the registration is synced. At its end, Run
+// informer come one after another. So while no Run is active, a handler of package enqueue does not get first lists.
+// Run waits until the registration is synced. At its end, Run
 // empties a queue that has the method Clear() []K.
 //
 // An object that was deleted is not in the store. So the Controller keeps all keys that a Run
@@ -67,7 +69,7 @@ func (c *Controller[K]) Handle(informer interface {
 	case kube.IsNil(handler):
 		return nil, errors.New("reconcile: Handle got a nil handler: use e.g. enqueue.Handler")
 	}
-	h := &handled{store: informer.GetStore, handler: serial.New(handler)}
+	h := &handled{store: informer.GetStore, handler: serial.New(handler, &c.feed.open)}
 	c.feed.mu.Lock()
 	c.feed.handled = append(c.feed.handled, h) // before its first event
 	c.feed.mu.Unlock()
@@ -86,7 +88,7 @@ func (c *Controller[K]) Handle(informer interface {
 type feed[K comparable] struct {
 	mu      sync.RWMutex // guards the fields below; a Source holds it for reading while it adds keys
 	handled []*handled
-	open    bool // a Run takes keys
+	open    atomic.Bool // a Run takes keys; set with the lock held
 
 	// The keys of events while no Run takes keys: of deletions, of first lists, and of others.
 	gone, listed, changed triggers.Kept[K]
@@ -102,7 +104,7 @@ type handled struct {
 
 // closedLocked reports whether Sources keep their keys, because no Run is active and the next
 // one begins with all objects.
-func (f *feed[K]) closedLocked() bool { return !f.open && len(f.handled) > 0 }
+func (f *feed[K]) closedLocked() bool { return !f.open.Load() && len(f.handled) > 0 }
 
 // openFeed makes Sources add keys to the queue, and adds what came before. It returns what must
 // be done before the first list of all handlers is in the queue.
@@ -112,7 +114,7 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	}
 	f := &r.feed
 	f.mu.Lock()
-	f.open = true
+	f.open.Store(true)
 	var handlers []handled
 	for _, h := range f.handled {
 		handlers = append(handlers, *h)
@@ -159,7 +161,7 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 func (r *run[K]) closeFeed() {
 	f := &r.feed
 	f.mu.Lock()
-	f.open = false
+	f.open.Store(false)
 	closed := f.closedLocked()
 	f.mu.Unlock()
 	queue, ok := r.Queue.(controllerkit.Clearer[K])

@@ -546,6 +546,36 @@ func TestHandleListPriority(t *testing.T) {
 	})
 }
 
+// TestHandleKeepsNoList: a standby does nothing with the first list of a handler of Handle, because the next Run begins with
+// all objects. So the memory of a standby is bounded, however many objects enter its informers. The handler's priority stays.
+func TestHandleKeepsNoList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t, "a", "b", "c")
+		defer o.stop()
+		q, never := queue.New(queue.Config[string]{}), make(checker)
+		c := &controller{Name: "x", Queue: q, Reconcile: (&recorder{}).reconcile, HasSynced: []cache.DoneChecker{never}}
+		called := 0
+		keys := func(m *corev1.ConfigMap) []string { called++; return []string{m.Name} }
+		_, err := c.Handle(o.informer, enqueue.Filter(enqueue.HandlerAt(c.Source("maps"), keys, -500), enqueue.ResourceVersionChanged[*corev1.ConfigMap]))
+		o.check(err)
+		synctest.Wait()
+		if called > 0 {
+			t.Errorf("the handler of a standby has got %d objects of a list", called)
+		}
+		o.delete("c")
+		synctest.Wait()
+		running := start(t, takeover(t, time.Now()), c)
+		got := map[string]int{}
+		for _, key := range q.Snapshot().Keys {
+			got[key.Key] = key.Priority
+		}
+		if diff := cmp.Diff(map[string]int{"a": -500, "b": -500, "c": 0}, got); diff != "" {
+			t.Errorf("the priorities of the queue (-want +got):\n%s", diff)
+		}
+		running.stop()
+	})
+}
+
 // TestHandleKinds: a Source of a standby keeps no key of an event that reports no change.
 func TestHandleKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
