@@ -89,6 +89,9 @@ type handler[T any, K comparable] struct {
 // MetadataAlone reports whether keys gets any object of the API. See package headers.
 func (h *handler[T, K]) MetadataAlone() bool { return anyObject[T]() }
 
+// Listless reports that the handler only adds keys. See package listless.
+func (h *handler[T, K]) Listless() bool { return true }
+
 func anyObject[T any]() bool { return reflect.TypeFor[T]() == reflect.TypeFor[metav1.Object]() }
 
 func (h *handler[T, K]) OnAdd(obj any, isInInitialList bool) {

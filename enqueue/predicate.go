@@ -10,6 +10,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/listless"
 )
 
 // Event is an event that an informer reports of one object. If neither Created nor
@@ -61,6 +62,9 @@ type filter[T any] struct {
 
 // MetadataAlone reports whether pass and the handler get any object of the API. See package headers.
 func (f *filter[T]) MetadataAlone() bool { return anyObject[T]() && headers.Alone(f.h) }
+
+// Listless reports whether the handler needs no first list: a Predicate keeps no state.
+func (f *filter[T]) Listless() bool { return listless.Is(f.h) }
 
 func (f *filter[T]) OnAdd(obj any, isInInitialList bool) {
 	if f.pass(Event[T]{New: f.object(obj), Created: true, Initial: isInInitialList}) {

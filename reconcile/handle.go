@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
@@ -35,7 +36,8 @@ const (
 // While no Run is active, such as on a replica that waits for leadership, the informer runs
 // and the queue stays empty. Each Run begins with all objects of the informer's store: it
 // calls OnAdd of the handler with them, as for a first list. These calls and those of the
-// informer come one after another. Run waits until the registration is synced. At its end, Run
+// informer come one after another. So while no Run is active, a handler of package enqueue does not get first lists.
+// Run waits until the registration is synced. At its end, Run
 // empties a queue that has the method Clear() []K.
 //
 // An object that was deleted is not in the store. So the Controller keeps all keys that a Run
@@ -46,6 +48,7 @@ const (
 // last renewal of the Lease that this replica saw, or later, because that leader may not have
 // acted on them. Otherwise Run adds all. Of a first list it adds all keys, however old and many, but not
 // those of a single object that was deleted later: a handler that Handle has not added gets its list only once.
+// A kept key has the priority -100 if it has no event that may be an edit, such as a key of a first list.
 //
 // For Metrics an event of the last minute before that renewal counts as of the renewal, and an
 // earlier one has no time. Without package leader, an event counts as of the begin of Run.
@@ -66,7 +69,7 @@ func (c *Controller[K]) Handle(informer interface {
 	case kube.IsNil(handler):
 		return nil, errors.New("reconcile: Handle got a nil handler: use e.g. enqueue.Handler")
 	}
-	h := &handled{store: informer.GetStore, handler: serial.New(handler)}
+	h := &handled{store: informer.GetStore, handler: serial.New(handler, &c.feed.open)}
 	c.feed.mu.Lock()
 	c.feed.handled = append(c.feed.handled, h) // before its first event
 	c.feed.mu.Unlock()
@@ -85,7 +88,7 @@ func (c *Controller[K]) Handle(informer interface {
 type feed[K comparable] struct {
 	mu      sync.RWMutex // guards the fields below; a Source holds it for reading while it adds keys
 	handled []*handled
-	open    bool // a Run takes keys
+	open    atomic.Bool // a Run takes keys; set with the lock held
 
 	// The keys of events while no Run takes keys: of deletions, of first lists, and of others.
 	gone, listed, changed triggers.Kept[K]
@@ -101,7 +104,7 @@ type handled struct {
 
 // closedLocked reports whether Sources keep their keys, because no Run is active and the next
 // one begins with all objects.
-func (f *feed[K]) closedLocked() bool { return !f.open && len(f.handled) > 0 }
+func (f *feed[K]) closedLocked() bool { return !f.open.Load() && len(f.handled) > 0 }
 
 // openFeed makes Sources add keys to the queue, and adds what came before. It returns what must
 // be done before the first list of all handlers is in the queue.
@@ -111,7 +114,7 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	}
 	f := &r.feed
 	f.mu.Lock()
-	f.open = true
+	f.open.Store(true)
 	var handlers []handled
 	for _, h := range f.handled {
 		handlers = append(handlers, *h)
@@ -122,23 +125,20 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	if renewal, ok := ctx.Value(calls.LastRenewal{}).(time.Time); ok {
 		w = triggers.Window{After: renewal.Add(-unhandled), Dated: renewal.Add(-unseen), From: renewal}
 	}
-	kept, lost := r.triggers.Deliver(&f.gone, w)
+	gone, _, lost := r.triggers.Deliver(&f.gone, w)
 	if lost {
-		r.logger.Info("Deletions before this Run were too many to keep: the keys of the earliest do not run", "kept", len(kept))
+		r.logger.Info("Deletions before this Run were too many to keep: the keys of the earliest do not run", "kept", len(gone))
 	}
-	left, _ := r.triggers.Deliver(&f.left, w)
-	changed, lost := r.triggers.Deliver(&f.changed, w)
+	left, waiting, _ := r.triggers.Deliver(&f.left, w)
+	changed, _, lost := r.triggers.Deliver(&f.changed, w)
 	if lost {
 		r.logger.Info("Changes before this Run were too many to keep: the keys of the earliest run only if an object in a store of Handle has them", "kept", len(changed))
 	}
-	listed, _ := r.triggers.Deliver(&f.listed, triggers.Window{}) // at any age: see Handle
-	kept = slices.Concat(kept, left, changed, listed)
+	_, listed, _ := r.triggers.Deliver(&f.listed, triggers.Window{}) // at any age: see Handle
+	// They can be as many as the objects of the stores, and must not delay the keys of changed objects either.
+	r.add(controllerkit.AddOptions{Priority: resyncPriority}, slices.Concat(waiting, listed)...)
 	// After the objects of the stores: the keys of old deletions can be many.
-	defer func() {
-		if len(kept) > 0 {
-			r.add(controllerkit.AddOptions{}, kept...)
-		}
-	}()
+	defer r.add(controllerkit.AddOptions{}, slices.Concat(gone, left, changed)...)
 
 	var checkers []cache.DoneChecker
 	for _, h := range handlers {
@@ -161,7 +161,7 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 func (r *run[K]) closeFeed() {
 	f := &r.feed
 	f.mu.Lock()
-	f.open = false
+	f.open.Store(false)
 	closed := f.closedLocked()
 	f.mu.Unlock()
 	queue, ok := r.Queue.(controllerkit.Clearer[K])
@@ -172,5 +172,5 @@ func (r *run[K]) closeFeed() {
 	for _, key := range left {
 		r.Queue.Forget(key)
 	}
-	r.triggers.KeepTaken(&f.left, left...)
+	r.triggers.KeepTaken(&f.left, func(key K) bool { return r.streaks[key].Event != 0 }, left...)
 }

@@ -492,6 +492,90 @@ func TestHandleBesideDeletion(t *testing.T) {
 	})
 }
 
+// TestHandleListPriority: an edit overtakes the objects of the first list, which a standby has before it leads,
+// and the keys that an earlier term left in the queue without an event. An edit before the term overtakes them,
+// too, also if its call has failed.
+func TestHandleListPriority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var names []string
+		for i := range 30 {
+			names = append(names, fmt.Sprint("map", i))
+		}
+		o, other := newObjects(t, names...), newObjects(t, "beside")
+		defer o.stop()
+		defer other.stop()
+		r := &recorder{fn: func(_ context.Context, key string) (reconcile.Result, error) {
+			switch key {
+			case "fails":
+				return reconcile.Result{RequeueAfter: time.Hour}, errors.New("no")
+			case "beside":
+				return reconcile.Result{RequeueAfter: time.Hour}, nil
+			}
+			time.Sleep(time.Second)
+			return reconcile.Result{}, nil
+		}}
+		m := &counts{}
+		c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Reconcile: r.reconcile, Metrics: m}
+		o.handle(c)
+		_, err := other.informer.AddEventHandler(enqueue.Handler(c.Source("others"), func(m *corev1.ConfigMap) []string { return []string{m.Name} }))
+		o.check(err)
+		time.Sleep(time.Minute)
+		term := func(before, during string, calls int, want ...string) {
+			t.Helper()
+			o.update(before, "2")
+			synctest.Wait()
+			r.keys, m.latencies = nil, nil
+			running := start(t, takeover(t, time.Now()), c)
+			o.update(during, "2") // while the first call runs
+			time.Sleep(time.Duration(calls) * time.Second)
+			running.stop()
+			first := slices.Sorted(slices.Values(r.got()[:len(want)]))
+			if slices.Sort(want); !slices.Equal(first, want) {
+				t.Errorf("the first calls of the term were of %q, want %q", first, want)
+			}
+			if want := []time.Duration{time.Second, 2 * time.Second}; !slices.Equal(m.latencies, want) {
+				t.Errorf("latencies %v, want %v: those of the edits, of no key of a list", m.latencies, want)
+			}
+		}
+		c.Source("webhook").Add("fails")
+		term("map15", "map29", 5, "map15", "map29", "fails")
+		term("map14", "map28", 99, "fails", "map14", "map28")
+		if got := slices.Compact(slices.Sorted(slices.Values(r.got()))); len(got) != 32 {
+			t.Errorf("the second term ran %d keys: %q, want 32", len(got), got)
+		}
+	})
+}
+
+// TestHandleKeepsNoList: a standby does nothing with the first list of a handler of Handle, because the next Run begins with
+// all objects. So the memory of a standby is bounded, however many objects enter its informers. The handler's priority stays.
+func TestHandleKeepsNoList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t, "a", "b", "c")
+		defer o.stop()
+		q, never := queue.New(queue.Config[string]{}), make(checker)
+		c := &controller{Name: "x", Queue: q, Reconcile: (&recorder{}).reconcile, HasSynced: []cache.DoneChecker{never}}
+		called := 0
+		keys := func(m *corev1.ConfigMap) []string { called++; return []string{m.Name} }
+		_, err := c.Handle(o.informer, enqueue.Filter(enqueue.HandlerAt(c.Source("maps"), keys, -500), enqueue.ResourceVersionChanged[*corev1.ConfigMap]))
+		o.check(err)
+		synctest.Wait()
+		if called > 0 {
+			t.Errorf("the handler of a standby has got %d objects of a list", called)
+		}
+		o.delete("c")
+		synctest.Wait()
+		running := start(t, takeover(t, time.Now()), c)
+		got := map[string]int{}
+		for _, key := range q.Snapshot().Keys {
+			got[key.Key] = key.Priority
+		}
+		if diff := cmp.Diff(map[string]int{"a": -500, "b": -500, "c": 0}, got); diff != "" {
+			t.Errorf("the priorities of the queue (-want +got):\n%s", diff)
+		}
+		running.stop()
+	})
+}
+
 // TestHandleKinds: a Source of a standby keeps no key of an event that reports no change.
 func TestHandleKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -103,7 +103,7 @@ func (c *Controller[K]) addEcho(verdict echoes.Verdict, priority int, key K) {
 func (s *Source[K]) Keep(kind string, keys ...K) {
 	s.c.feed.mu.RLock()
 	defer s.c.feed.mu.RUnlock()
-	if !s.c.feed.open && kind != calls.List {
+	if !s.c.feed.open.Load() && kind != calls.List {
 		s.keep(controllerkit.Event{Kind: kind}, keys...)
 	}
 }

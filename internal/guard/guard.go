@@ -11,6 +11,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/headers"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/listless"
 )
 
 const (
@@ -33,6 +34,9 @@ type Handler struct {
 
 // MetadataAlone reports whether the handler needs no more than metadata.
 func (h *Handler) MetadataAlone() bool { return headers.Alone(h.ResourceEventHandler) }
+
+// Listless reports whether the handler needs no first list.
+func (h *Handler) Listless() bool { return listless.Is(h.ResourceEventHandler) }
 
 // OnAdd implements cache.ResourceEventHandler.
 func (h *Handler) OnAdd(obj any, isInInitialList bool) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/headers"
+	"github.com/controllerkit/controllerkit/internal/listless"
 )
 
 // Orphans has the deleted owners whose children stay, because the user asked for --cascade=orphan. The API server
@@ -65,6 +66,9 @@ type noting struct {
 // MetadataAlone reports whether the next handler needs no more than metadata.
 func (n *noting) MetadataAlone() bool { return headers.Alone(n.ResourceEventHandler) }
 
+// Listless reports whether the next handler needs no first list. For Orphans an update has also the old object.
+func (n *noting) Listless() bool { return listless.Is(n.ResourceEventHandler) }
+
 // OnAdd implements cache.ResourceEventHandler.
 func (n *noting) OnAdd(obj any, isInInitialList bool) {
 	n.orphans.note(obj)
@@ -73,6 +77,7 @@ func (n *noting) OnAdd(obj any, isInInitialList bool) {
 
 // OnUpdate implements cache.ResourceEventHandler.
 func (n *noting) OnUpdate(old, obj any) {
+	n.orphans.note(old)
 	n.orphans.note(obj)
 	n.ResourceEventHandler.OnUpdate(old, obj)
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/controllerkit/controllerkit"
 )
 
-// Add adds keys to a queue, by adder, which is the queue or nil.
+// Add adds keys, if there are any, to a queue, by adder, which is the queue or nil.
 func Add[K comparable](queue workqueue.TypedRateLimitingInterface[K], adder controllerkit.OptionAdder[K], opts controllerkit.AddOptions, keys ...K) {
-	if adder != nil {
+	if adder != nil && len(keys) > 0 {
 		adder.AddWith(opts, keys...)
 		return
 	}

@@ -3,26 +3,36 @@ package serial
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/internal/headers"
+	"github.com/controllerkit/controllerkit/internal/listless"
 )
 
 // A Handler calls another handler, so that a loop can call it beside an informer.
 type Handler struct {
+	open *atomic.Bool // the loop takes keys
+
 	mu   sync.Mutex
 	next cache.ResourceEventHandler
 }
 
-// New returns a Handler of next.
-func New(next cache.ResourceEventHandler) *Handler { return &Handler{next: next} }
+// New returns a Handler of next. While open is false, it leaves out first lists if next needs none: after open becomes
+// true, the loop must call Replay with each object of the store.
+func New(next cache.ResourceEventHandler, open *atomic.Bool) *Handler {
+	return &Handler{next: next, open: open}
+}
 
 // MetadataAlone reports whether the next handler needs no more than metadata.
 func (h *Handler) MetadataAlone() bool { return headers.Alone(h.next) }
 
 // OnAdd implements cache.ResourceEventHandler.
 func (h *Handler) OnAdd(obj any, isInInitialList bool) {
+	if isInInitialList && !h.open.Load() && listless.Is(h.next) {
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.next.OnAdd(obj, isInInitialList)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,7 +63,7 @@ func TestReplay(t *testing.T) {
 		{encoded{plain}, true, "add a *v1.ObjectMeta [true]\n"},
 	} {
 		n := &notes{alone: tt.alone}
-		h := New(n)
+		h := New(n, new(atomic.Bool))
 		h.Replay(tt.store, "a")
 		h.Replay(tt.store, "absent")
 		if !slices.Equal(n.calls, []string{tt.want}) || headers.Alone(h) != tt.alone {
@@ -78,7 +79,7 @@ func TestOneByOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := &notes{}
-	h := New(n)
+	h := New(n, new(atomic.Bool))
 	var running sync.WaitGroup
 	for range 20 {
 		running.Go(func() { h.OnAdd(configMap("b"), false) })
@@ -89,5 +90,31 @@ func TestOneByOne(t *testing.T) {
 	running.Wait()
 	if len(n.calls) != 80 {
 		t.Errorf("%d calls, want 80", len(n.calls))
+	}
+}
+
+// stateless is a handler that needs no first list.
+type stateless struct{ notes }
+
+func (*stateless) Listless() bool { return true }
+
+// TestFirstList: while the loop takes no keys, a handler that needs no first list does not get it, and gets all else.
+func TestFirstList(t *testing.T) {
+	var plain notes
+	var less stateless
+	for next, want := range map[cache.ResourceEventHandler][2]int{&plain: {4, 4}, &less: {3, 4}} {
+		var open atomic.Bool
+		h := New(next, &open)
+		for _, want := range want {
+			plain.calls, less.calls = nil, nil
+			h.OnAdd(configMap("a"), true)
+			h.OnAdd(configMap("b"), false)
+			h.OnUpdate(configMap("b"), configMap("b"))
+			h.OnDelete(configMap("b"))
+			if got := len(plain.calls) + len(less.calls); got != want {
+				t.Errorf("%T, open %t: %d calls, want %d", next, open.Load(), got, want)
+			}
+			open.Store(true)
+		}
 	}
 }

@@ -24,8 +24,9 @@ type Kept[K comparable] struct {
 // kept is the reason of a key. Its Event is the first one.
 type kept struct {
 	Reason
-	last time.Duration // when the last event came, also one that is Undated
-	of   *object       // that all events of KeepListed had; nil if several, or none that is known
+	last  time.Duration // when the last event came, also one that is Undated
+	dated bool          // there was an event that is not Undated, also one that Deliver gives no time
+	of    *object       // that all events of KeepListed had; nil if several, or none that is known
 }
 
 type object struct {
@@ -61,13 +62,13 @@ func (m *Memory[K]) keep(addLocked func(K, kept), k *Kept[K], what Trigger, of *
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range keys {
-		addLocked(key, kept{why, now, of})
+		addLocked(key, kept{why, now, why.Event != 0, of})
 	}
 }
 
 // KeepTaken remembers in k what Take returns of the keys, as events of this moment. It keeps all
-// keys, because a queue had them.
-func (m *Memory[K]) KeepTaken(k *Kept[K], keys ...K) {
+// keys, because a queue had them. failed reports whether a key has an event whose calls have failed.
+func (m *Memory[K]) KeepTaken(k *Kept[K], failed func(K) bool, keys ...K) {
 	for _, key := range keys {
 		why := m.Take(key)
 		m.Called(why)
@@ -77,7 +78,7 @@ func (m *Memory[K]) KeepTaken(k *Kept[K], keys ...K) {
 		now := time.Since(m.began)
 		m.mu.Unlock()
 		k.mu.Lock()
-		k.addLocked(key, kept{why, now, nil})
+		k.addLocked(key, kept{why, now, why.Event != 0 || failed(key), nil})
 		k.mu.Unlock()
 	}
 }
@@ -106,7 +107,7 @@ func (k *Kept[K]) addLocked(key K, e kept) {
 		e.of = nil
 	}
 	e.Mask |= have.Mask
-	e.Event = Earlier(e.Event, have.Event)
+	e.Event, e.dated = Earlier(e.Event, have.Event), e.dated || have.dated
 	if k.young == nil {
 		k.young = map[K]kept{}
 	}
@@ -132,8 +133,9 @@ type Window struct {
 }
 
 // Deliver forgets the keys of k. It notes those whose last event came after the moment After, and
-// returns them. lost is true if k has dropped other keys with events after that moment.
-func (m *Memory[K]) Deliver(k *Kept[K], w Window) (keys []K, lost bool) {
+// returns them: dated has those with an event that is not Undated, and undated the others, such as those of a first
+// list. lost is true if k has dropped other keys with events after that moment.
+func (m *Memory[K]) Deliver(k *Kept[K], w Window) (dated, undated []K, lost bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	m.mu.Lock()
@@ -154,10 +156,14 @@ func (m *Memory[K]) Deliver(k *Kept[K], w Window) (keys []K, lost bool) {
 			if e.Mask != 0 {
 				m.putLocked(e.Reason, key)
 			}
-			keys = append(keys, key)
+			if e.dated {
+				dated = append(dated, key)
+			} else {
+				undated = append(undated, key)
+			}
 		}
 	}
 	lost = k.dropped.After(w.After)
 	k.young, k.old, k.dropped = nil, nil, time.Time{}
-	return keys, lost
+	return dated, undated, lost
 }

@@ -171,7 +171,7 @@ func TestKeptList(t *testing.T) {
 		events.Keep(&kept, list, "early")
 		time.Sleep(time.Hour)
 		events.Keep(&kept, list, "late")
-		keys, _ := events.Deliver(&kept, Window{After: time.Now().Add(-time.Minute)})
+		_, keys, _ := events.Deliver(&kept, Window{After: time.Now().Add(-time.Minute)})
 		if !slices.Equal(keys, []string{"late"}) {
 			t.Errorf("the keys of the last minute are %q, want late", keys)
 		}
