@@ -45,7 +45,9 @@ type Config struct {
 	// AddInformer, which does both. nil means no store yet. If a store has the method
 	// LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool), ok means
 	// that the namespace has a cache of its own, at that version. If a store has the method
-	// SelectsNothing() bool and it returns true, the store is not too old without a version.
+	// SelectsNothing() bool and it returns true, the store is not too old without a version. If a
+	// store has the method Showing() any, it returns a comparable value, which changes before a known
+	// version becomes unknown.
 	Stores map[schema.GroupResource]interface{ LastStoreSyncResourceVersion() string }
 
 	// RecheckInterval is the time between checks of the waiting keys without an event,

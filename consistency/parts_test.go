@@ -70,6 +70,55 @@ func TestSelectsNothing(t *testing.T) {
 	check("5", false, false)
 }
 
+// several is a store of several caches, whose version costs a read of each.
+type several struct {
+	counted
+	view int
+}
+
+func (s *several) Showing() any { return s.view }
+
+// The calls of a term read the version of a store of several caches once for each set of caches that it shows, because
+// a version that is known stays known in it.
+func TestShowing(t *testing.T) {
+	pod, secret := &several{counted: counted{version: at("4")}}, at("9")
+	s := consistency.New(consistency.Config{Stores: stores{pods: pod, secrets: secret}})
+	check := func(when, since string, want bool, reads int) {
+		t.Helper()
+		pod.reads = 0
+		ctx := context.WithValue(t.Context(), calls.Since{}, since)
+		for range 100 {
+			if got := consistency.LiveRead(s.Begin(ctx, owner)); got != want {
+				t.Fatalf("%s: LiveRead = %t, want %t", when, got, want)
+			}
+		}
+		if pod.reads != reads {
+			t.Errorf("%s: %d reads of the version for 100 calls, want %d", when, pod.reads, reads)
+		}
+	}
+	check("the store is behind", "5", true, 100)
+	pod.set("5")
+	check("it has caught up", "5", false, 1)
+	pod.set("6")
+	check("an event", "5", false, 0)
+	pod.set("")
+	pod.view++
+	check("another view has an old cache", "5", true, 100)
+	pod.set("6")
+	check("that cache has caught up", "5", false, 1)
+	pod.set("3")
+	check("a restore of etcd", "5", false, 0)
+	pod.view++
+	check("a restore of etcd and another view", "5", false, 1)
+	check("a later term", "7", true, 100)
+	pod.set("7")
+	check("a later term, caught up", "7", false, 1)
+	secret.set("")
+	if ctx := context.WithValue(t.Context(), calls.Since{}, "7"); !consistency.LiveRead(s.Begin(ctx, owner)) {
+		t.Error("a store without views has no version, and LiveRead is false")
+	}
+}
+
 // In a store whose namespaces have versions of their own, a recorded write, deletion or
 // conflict waits for the namespace of the object. A version of WroteAt, whose namespace is
 // unknown, and a write in a namespace without a version wait for the whole store.

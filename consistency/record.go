@@ -29,6 +29,10 @@ type namespaceVersion = interface {
 // the store of a scope.Informer.
 type selecting = interface{ SelectsNothing() bool }
 
+// showing is the method of a store of several caches, such as the store of a scope.Informer. It returns
+// the identity of the shown caches, in constant time. While that is the same, a known version stays known.
+type showing = interface{ Showing() any }
+
 // part has versions of its own: it is a resource, or a namespace of the resource if the store
 // has a version for each. namespace is "" otherwise.
 type part struct {
@@ -42,6 +46,7 @@ type cached struct {
 	last    string             // the last comparable version
 	history int                // the number of times that the version went back
 	shown   string             // see shows
+	showing any                // at that time, if the store has the method
 	remove  func() error       // removes the handler; nil without one of AddInformer
 	parts   map[string]*cached // by namespace, if the store has namespaceVersion
 }
@@ -108,8 +113,15 @@ func (c *cached) version() string {
 // shows reports whether the store has reached the version. A restore of etcd does not change that.
 // A store whose version becomes unknown has not: it can hold a cache that is older, as a
 // scope.Informer does that selects another namespace. A store that selects nothing holds none, until
-// it selects one.
+// it selects one. The version of several caches is not read again while the same ones are shown, because
+// each call of a leader asks.
 func (c *cached) shows(version string) bool {
+	var now any // before the version is read: if the caches change in between, the next call reads it again
+	if s, ok := c.storeVersion.(showing); ok {
+		if now = s.Showing(); now == c.showing && c.shown == version {
+			return true
+		}
+	}
 	switch read := c.version(); {
 	case reached(read, version):
 		c.shown = version
@@ -119,6 +131,7 @@ func (c *cached) shows(version string) bool {
 			return true
 		}
 	}
+	c.showing = now
 	return c.shown == version
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
@@ -177,6 +179,64 @@ func TestWallClockSetBack(t *testing.T) {
 		c.Partition(false)
 		_ = r.stop()
 	})
+}
+
+// TestStandbyOfClockSetBack: after the leader's clock was set back, events of the watch seem late. The standby reads the Lease
+// a few times, and not until the term ends. It still notices a watch that lags later, and then takes over in time.
+//
+// Proves L9.
+func TestStandbyOfClockSetBack(t *testing.T) {
+	for _, back := range []time.Duration{retryPeriod * 11 / 10, 3 * time.Second, time.Hour} {
+		for n := range 5 {
+			bubble(t, func(t *testing.T, s *store) {
+				var offset atomic.Int64 // of the leader's clock
+				var leads atomic.Bool
+				leads.Store(true)
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					c := s.Client()
+					lease := stranger(ptr.To(int32(leaseDuration / time.Second)))
+					lease, err := c.Create(t.Context(), lease, metav1.CreateOptions{})
+					for err == nil && leads.Load() {
+						time.Sleep(retryPeriod + rand.N(renewPeriod-retryPeriod))
+						now := metav1.NewMicroTime(time.Now().Add(time.Duration(offset.Load())))
+						lease.Spec.RenewTime = &now
+						lease, err = c.Update(t.Context(), lease, metav1.UpdateOptions{})
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}()
+				eb, cb := s.elector("b")
+				b := start(t, eb, untilDone)
+				for range 3 {
+					time.Sleep(5 * time.Minute)
+					offset.Add(-int64(back))
+					before := cb.Calls("get")
+					time.Sleep(10 * time.Minute)
+					if got := cb.Calls("get") - before; got > 30 {
+						t.Errorf("set back by %v: %d reads in ten minutes", back, got)
+					}
+					before = cb.Calls("get")
+					time.Sleep(10 * time.Minute)
+					if got := cb.Calls("get") - before; got > 3 {
+						t.Errorf("set back by %v: %d reads in the next ten minutes, want at most one for each new watch", back, got)
+					}
+				}
+				cb.DelayWatches(30 * time.Second)
+				time.Sleep(time.Minute + time.Duration(n)*400*time.Millisecond)
+				leads.Store(false)
+				<-ended
+				began := time.Now()
+				b.leads(t, time.Minute)
+				if got, want := since(began), leaseDuration+retryPeriod*6/5+250*time.Millisecond; got > want {
+					t.Errorf("set back by %v: another leads after %v with a watch that lags, want at most %v", back, got, want)
+				}
+				_ = b.stop()
+			})
+		}
+	}
 }
 
 // TestWallClockSlewed: small corrections cost no leadership.

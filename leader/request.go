@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +20,7 @@ import (
 func (c *candidate) read(ctx context.Context) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.CallTimeout)
 	defer cancel()
+	sent := time.Now()
 	lease, err := c.client.Get(ctx, c.elector.Name, metav1.GetOptions{})
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -32,6 +34,7 @@ func (c *candidate) read(ctx context.Context) (*coordinationv1.Lease, error) {
 		return nil, fmt.Errorf("%w %q: use one of Namespace (%q)", errElsewhere, lease.Namespace, c.elector.Namespace)
 	}
 	c.observeLocked(lease)
+	c.promptLocked(lease, sent)
 	return lease, nil
 }
 

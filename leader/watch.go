@@ -129,6 +129,10 @@ type delay struct {
 	holder   string
 	number   int64
 	shortest time.Duration
+
+	last *coordinationv1.Lease // of the last event
+	took time.Duration         // by the last event
+	at   time.Time             // of the last event
 }
 
 // lateLocked reports whether the event took a RetryPeriod longer than another one of its term. A watch
@@ -139,7 +143,7 @@ func (c *candidate) lateLocked(lease *coordinationv1.Lease) bool {
 	}
 	// By the monotonic clock, which a change of the time does not change.
 	took := time.Since(c.began) - lease.Spec.RenewTime.Sub(c.began)
-	d := delay{ptr.Deref(lease.Spec.HolderIdentity, ""), numberOf(lease), took}
+	d := delay{ptr.Deref(lease.Spec.HolderIdentity, ""), numberOf(lease), took, lease, took, time.Now()}
 	if d.holder == c.delay.holder && d.number == c.delay.number {
 		d.shortest = min(took, c.delay.shortest)
 	}
@@ -147,7 +151,19 @@ func (c *candidate) lateLocked(lease *coordinationv1.Lease) bool {
 	return took-d.shortest > c.RetryPeriod
 }
 
-// isLate is the last result of lateLocked.
+// promptLocked corrects the shortest time, which is too short for the rest of a term if the leader's clock is
+// set back: the watch would seem late, and the standby would read. A read that was sent some time after an event and has the
+// version of that event bounds the lag, because the leader writes the next version within 1.2 RetryPeriods.
+func (c *candidate) promptLocked(lease *coordinationv1.Lease, sent time.Time) {
+	d := &c.delay
+	lag := c.RetryPeriod/5*6 - sent.Sub(d.at)
+	if order, ok := compare(lease, d.last); ok && order == 0 && lag >= 0 && !sent.Before(d.at) {
+		d.shortest = max(d.shortest, d.took-lag)
+		c.late = d.took-d.shortest > c.RetryPeriod
+	}
+}
+
+// isLate is the last result of lateLocked, as corrected by promptLocked.
 func (c *candidate) isLate() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,13 +31,15 @@ import (
 //
 //	err := managerkit.Run(ctx, elector, func(options manager.Options) (manager.Manager, error) {
 //		options.Scheme = scheme
-//		mgr, err := ctrl.NewManager(config, options)
+//		mgr, err := ctrl.NewManager(rest.CopyConfig(config), options)
 //		...
 //		return mgr, ctrl.NewControllerManagedBy(mgr).For(&v1.Website{}).Complete(r)
 //	})
 //
 // newManager is called while this process leads, and must build a new manager with the
-// given options, in which it may set further fields. The options have
+// given options, in which it may set further fields. If it wraps the transport of the
+// configuration, as [Writes.Install] does, it must wrap that of a copy: otherwise the wrappers of all
+// terms stay, with the caches that they refer to. The options have
 //
 //   - BaseContext: the contexts of the Runnables have the term. If leadership is lost,
 //     they end at once, and their cause has the method LeadershipLost() bool. If ctx is

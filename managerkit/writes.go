@@ -82,6 +82,10 @@ func NewWrites(cfg consistency.Config) *Writes {
 // one, or cache.New, with a Cache.NewInformer that calls the previous one. A NewCache of your
 // own must pass on the NewInformer that it gets.
 //
+// A program that builds several managers, such as one for each term with [Run], calls Install of a new
+// Writes with rest.CopyConfig of its configuration for each of them. Otherwise each request passes through the
+// Writes of all earlier managers, which stay in memory.
+//
 // The informers of the manager begin with a consistent list, as with
 // informer.ConsistentLists.
 func (w *Writes) Install(config *rest.Config, options *manager.Options) error {

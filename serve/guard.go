@@ -76,7 +76,7 @@ type Guard struct {
 // several Authorization headers, or if the token is not valid for the audience; 403 if its
 // user may not use the method on the path, or another host sends the token without TLS; 429
 // in a flood; 503 if the API server fails or does not respond within Timeout, unless it
-// allowed the request in the last 10 minutes. next gets the
+// allowed an equal request in the last hour. next gets the
 // request without its Authorization headers. If a field of the Guard is not valid, each
 // response is 503, and one log line names the field.
 func (g *Guard) Handler(next http.Handler) http.Handler {

@@ -68,6 +68,10 @@ func run(ctx context.Context, config *rest.Config, group *shard.Group, url strin
 		}
 		return cache.NewSharedIndexInformer(source, &corev1.ConfigMap{}, 0, cache.Indexers{}), nil
 	})
+	divided, err := newSplit(maps, group.Ranges)
+	if err != nil {
+		return err
+	}
 	lister := corelisters.NewConfigMapLister(maps.GetIndexer()).ConfigMaps(group.Namespace)
 	view := &filter.View{Ranges: group.Ranges, Select: func(ctx context.Context, shards string) error {
 		if shards == "" {
@@ -103,17 +107,11 @@ func run(ctx context.Context, config *rest.Config, group *shard.Group, url strin
 		defer func() { _ = view.Remove(ctx, s.Index) }() // if ctx is done, the View removes it later
 		q := queue.New(queue.Config[types.NamespacedName]{Name: "publish"})
 		c := &reconcile.Controller[types.NamespacedName]{Name: "publish", Queue: q, Reconcile: publish, Workers: 4, Timeout: 15 * time.Second}
-		keys := func(m *corev1.ConfigMap) (keys []types.NamespacedName) {
-			if i, err := group.Ranges.Of(m); err == nil && i == s.Index {
-				keys = enqueue.KeyOf(m)
-			}
-			return keys
-		}
-		handler, err := c.Handle(maps, enqueue.Handler(c.Source("configmaps"), keys))
-		if err != nil {
+		own := part{divided, s.Index}
+		if _, err := c.Handle(own, enqueue.Handler(c.Source("configmaps"), enqueue.KeyOf[*corev1.ConfigMap])); err != nil {
 			return err
 		}
-		defer func() { _ = maps.RemoveEventHandler(handler) }()
+		defer own.removeEventHandler()
 		return c.Run(ctx)
 	}
 	parts := shutdown.Group{}

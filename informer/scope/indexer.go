@@ -146,6 +146,10 @@ func (i indexer) LastStoreSyncResourceVersionOf(namespace string) (version strin
 // it before and after other reads of the selection: if it is the same, the namespace was shown to all of them.
 func (i indexer) Region(namespace string) any { return i.regions().of(namespace) }
 
+// Showing returns the identity of the view. Package consistency asks for it: a known version stays known in a view,
+// and each read of the version asks all parts.
+func (i indexer) Showing() any { return i.scope.selection.view.Load() }
+
 // SelectsNothing reports whether the selection is empty, and shown as such. Package consistency asks
 // for it: no version is reached then, and no cache can be old.
 func (i indexer) SelectsNothing() bool {

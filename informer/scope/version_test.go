@@ -103,6 +103,58 @@ func TestVersionOfNewLeader(t *testing.T) {
 	})
 }
 
+// counting is an informer that counts the reads of its store's version.
+type counting struct {
+	cache.SharedIndexInformer
+	reads *atomic.Int64
+}
+
+func (c counting) GetStore() cache.Store {
+	return countingStore{c.SharedIndexInformer.GetStore(), c.reads}
+}
+
+type countingStore struct {
+	cache.Store
+	reads *atomic.Int64
+}
+
+func (c countingStore) LastStoreSyncResourceVersion() string {
+	c.reads.Add(1)
+	return c.Store.LastStoreSyncResourceVersion()
+}
+
+// The calls of a leader do not read the version of each namespace again, until the selection changes.
+func TestVersionOfNewLeaderIsReadOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.version = 13
+		var reads atomic.Int64
+		objects := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+			i, err := s.informer(p)
+			return counting{i, &reads}, err
+		})
+		run(t, quiet(t), objects)
+		writes := consistency.New(consistency.Config{})
+		must(t, writes.AddInformer(corev1.Resource("configmaps"), objects))
+		var names []string
+		for n := range 20 {
+			names = append(names, fmt.Sprint("n", n))
+			must(t, objects.Select(t.Context(), in(names...)))
+			synctest.Wait()
+			reads.Store(0)
+			ctx := context.WithValue(t.Context(), calls.Since{}, "13")
+			for range 100 {
+				if consistency.LiveRead(writes.Begin(ctx, types.NamespacedName{Name: "key"})) {
+					t.Fatalf("%d namespaces: LiveRead is true", len(names))
+				}
+			}
+			if got := int(reads.Load()); got != len(names) {
+				t.Errorf("%d namespaces: %d reads of a version for 100 calls, want one for each namespace", len(names), got)
+			}
+		}
+	})
+}
+
 // A selection without a namespace has no cache that can be older than the writes of the last leader. One that is
 // selected later can be.
 func TestNoVersionOfNewLeader(t *testing.T) {

@@ -39,7 +39,7 @@ const (
 //		if err := view.Add(ctx, s.Index); err != nil {
 //			return err
 //		}
-//		err := controllerOf(s.Index).Run(ctx) // its handler selects the objects of the shard
+//		err := controllerOf(s.Index).Run(ctx) // one handler for all shards: see examples/sharded
 //		_ = view.Remove(ctx, s.Index)         // ctx is done: the View removes it later
 //		return err
 //	})

@@ -23,6 +23,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	networkinglisters "k8s.io/client-go/listers/networking/v1"
 	rbaclisters "k8s.io/client-go/listers/rbac/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
@@ -167,6 +168,13 @@ func Register(op *operator.Operator, cfg Config) error {
 	inside := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, childName).String()
 	}))
+	if c.shards != nil {
+		informer := crs.Tenancy().V1alpha1().Tenants().Informer()
+		if err := informer.AddIndexers(cache.Indexers{byShard: c.shards.index}); err != nil {
+			return fmt.Errorf("controller: %w", err)
+		}
+		c.shards.tenants = informer.GetIndexer()
+	}
 	c.tenants = operator.For(tenants, v1alpha1.Resource("tenants"), crs.Tenancy().V1alpha1().Tenants())
 	c.namespaces = operator.Watches(tenants, corev1.Resource("namespaces"), cluster.Core().V1().Namespaces(), tenantOf[*corev1.Namespace](c))
 	c.quotas = operator.Watches(tenants, corev1.Resource("resourcequotas"), inside.Core().V1().ResourceQuotas(), tenantOf[*corev1.ResourceQuota](c))

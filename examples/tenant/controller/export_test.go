@@ -16,6 +16,8 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
 	tenantlisters "github.com/controllerkit/controllerkit/examples/tenant/client/listers/api/v1alpha1"
+	"github.com/controllerkit/controllerkit/metrics"
+	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/shard"
 )
@@ -54,11 +56,37 @@ func NewFixture(kube kubernetes.Interface, tenancy versioned.Interface, service 
 
 // Own makes the fixture a replica of a group that owns the first of two shards, with the context of its work. The
 // loop has the gate.
-func (f *Fixture) Own(ctx context.Context, gate *consistency.Store) {
+func (f *Fixture) Own(t *testing.T, ctx context.Context, gate *consistency.Store) {
+	t.Helper()
 	f.c.shards = &shards{
 		group: &shard.Group{Ranges: shard.Ranges{N: 2}}, loop: &reconcile.Controller[types.NamespacedName]{Gate: gate},
-		owned: map[int]*owned{0: {ctx: ctx}},
+		tenants: f.stores[0], owned: map[int]*owned{0: {ctx: ctx}},
 	}
+	f.c.tenants = tenantlisters.NewTenantLister(unlisted{f.stores[0], t})
+	if err := f.stores[0].AddIndexers(cache.Indexers{byShard: f.c.shards.index}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unlisted is a cache that must not be read as a whole: with many shards, each would read the tenants of all.
+type unlisted struct {
+	cache.Indexer
+	t *testing.T
+}
+
+func (u unlisted) List() []any {
+	u.t.Error("a shard reads the tenants of all shards")
+	return u.Indexer.List()
+}
+
+// Loop returns the loop of a replica that owns no shard, and the function that does the work of one.
+func (f *Fixture) Loop(t *testing.T, m *metrics.Metrics) (*reconcile.Controller[types.NamespacedName], func(context.Context, shard.Shard) error) {
+	t.Helper()
+	f.Own(t, t.Context(), consistency.New(consistency.Config{}))
+	delete(f.c.shards.owned, 0)
+	loop := f.c.shards.loop
+	loop.Name, loop.Queue, loop.Reconcile, loop.Workers, loop.Metrics = name, queue.New(queue.Config[types.NamespacedName]{Name: name}), f.c.reconcile, 1, m
+	return loop, f.c.work(loop.Queue)
 }
 
 // Objects returns the number of tenants of the replica.

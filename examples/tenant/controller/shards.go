@@ -3,11 +3,12 @@ package controller
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit/consistency"
@@ -18,8 +19,9 @@ import (
 // shards divides the tenants among the replicas of a group. All replicas cache all tenants,
 // and each reconciles the tenants of its shards.
 type shards struct {
-	group *shard.Group
-	loop  *reconcile.Controller[types.NamespacedName]
+	group   *shard.Group
+	loop    *reconcile.Controller[types.NamespacedName]
+	tenants cache.Indexer // with the index byShard
 
 	mu    sync.Mutex
 	owned map[int]*owned
@@ -31,6 +33,33 @@ type owned struct {
 	calls sync.WaitGroup  // reconciles
 }
 
+// byShard is the index of the tenants of each shard. Without it, each shard would read those of all.
+const byShard = "shard"
+
+// index is the function of byShard.
+func (s *shards) index(obj any) ([]string, error) {
+	if t, ok := obj.(metav1.Object); ok {
+		if i, err := s.group.Ranges.Of(t); err == nil {
+			return []string{strconv.Itoa(i)}, nil
+		}
+	}
+	return nil, nil // no replica reconciles it
+}
+
+// of returns the names of the tenants of a shard.
+func (s *shards) of(index int) ([]string, error) {
+	return s.tenants.IndexKeys(byShard, strconv.Itoa(index))
+}
+
+// enqueue queues the tenants of a shard.
+func (s *shards) enqueue(q workqueue.TypedInterface[types.NamespacedName], index int) error {
+	names, err := s.of(index)
+	for _, name := range names {
+		q.Add(types.NamespacedName{Name: name})
+	}
+	return err
+}
+
 // work is the work of one shard: its tenants are queued, and reconciled until ctx is done.
 func (c *Controller) work(q workqueue.TypedInterface[types.NamespacedName]) func(context.Context, shard.Shard) error {
 	return func(ctx context.Context, s shard.Shard) error {
@@ -38,13 +67,7 @@ func (c *Controller) work(q workqueue.TypedInterface[types.NamespacedName]) func
 		c.shards.mu.Lock()
 		c.shards.owned[s.Index] = o
 		c.shards.mu.Unlock()
-		// A tenant that comes later has an event.
-		tenants, err := c.tenants.List(labels.Everything())
-		for _, t := range tenants {
-			if i, err := c.shards.group.Ranges.Of(t); err == nil && i == s.Index {
-				q.Add(types.NamespacedName{Name: t.Name})
-			}
-		}
+		err := c.shards.enqueue(q, s.Index) // a tenant that comes later has an event
 		if err == nil {
 			<-ctx.Done()
 		}
@@ -52,29 +75,22 @@ func (c *Controller) work(q workqueue.TypedInterface[types.NamespacedName]) func
 		delete(c.shards.owned, s.Index)
 		c.shards.mu.Unlock()
 		o.calls.Wait()
-		return err
+		// Without the shard a call succeeds and writes nothing. So the loop forgets the tenants that
+		// failed: from now on the next owner counts them.
+		return errors.Join(err, c.shards.enqueue(q, s.Index))
 	}
 }
 
 // objects returns the number of tenants of this replica.
 func (c *Controller) objects() int64 {
-	tenants, err := c.tenants.List(labels.Everything())
-	if err != nil {
-		return 0
-	}
-	in := map[int]int64{}
-	for _, t := range tenants {
-		if i, err := c.shards.group.Ranges.Of(t); err == nil {
-			in[i]++
-		}
-	}
 	c.shards.mu.Lock()
 	defer c.shards.mu.Unlock()
-	number := int64(0)
+	number := 0
 	for i := range c.shards.owned {
-		number += in[i]
+		names, _ := c.shards.of(i)
+		number += len(names)
 	}
-	return number
+	return int64(number)
 }
 
 // begin begins the reconcile of an object. It returns its context, which ends if the shard

@@ -8,10 +8,13 @@ import (
 	"net/http/httptest"
 	"path"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,6 +30,7 @@ import (
 	tenantinformers "github.com/controllerkit/controllerkit/examples/tenant/client/informers/externalversions"
 	"github.com/controllerkit/controllerkit/examples/tenant/controller"
 	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/shard"
 )
@@ -134,7 +138,7 @@ func TestNewShardReadsLive(t *testing.T) {
 		if moved {
 			work = context.WithValue(work, calls.Since{}, "9")
 		}
-		f.Own(work, gate)
+		f.Own(t, work, gate)
 		err := f.Reconcile(gate.Begin(t.Context(), types.NamespacedName{Name: tenant.Name}), tenant.Name)
 		opened := f.billing.Counts() != (billing.Counts{})
 		if opened == moved || moved && !apierrors.IsNotFound(err) {
@@ -149,11 +153,62 @@ func TestObjectsOfShards(t *testing.T) {
 	for i := range 2 {
 		tenant.UID = uidIn(t, i)
 		f := newFixture(t, tenant)
-		f.Own(t.Context(), nil)
+		f.Own(t, t.Context(), nil)
 		if got := f.Objects(); got != int64(1-i) {
 			t.Errorf("the tenant is in shard %d: %d objects, want %d", i, got, 1-i)
 		}
 	}
+}
+
+// TestFailuresMoveWithTheShard: a tenant that fails without a retry counts as failing in the replica that has its shard, and not
+// in each that ever had it. A shard that comes back has it again.
+func TestFailuresMoveWithTheShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tenant := newTenant()
+		tenant.UID, tenant.Spec.Members = uidIn(t, 0), []string{"group:"}
+		f := newFixture(t, tenant)
+		registry := prometheus.NewRegistry()
+		m, err := metrics.New(registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loop, work := f.Loop(t, m)
+		ctx, stop := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
+		var parts sync.WaitGroup
+		parts.Go(func() {
+			if err := loop.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		failing := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			text := fmt.Sprintf("controller_failing_keys{controller=%q,result=\"terminal\"} %d\n", "tenant-controller", want)
+			w := httptest.NewRecorder()
+			promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", http.NoBody))
+			if !strings.Contains(w.Body.String(), text) {
+				t.Errorf("%s: the metrics lack %s", when, text)
+			}
+		}
+		for turn := range 2 {
+			owned, lose := context.WithCancel(ctx)
+			parts.Go(func() {
+				if err := work(owned, shard.Shard{Index: 0}); err != nil {
+					t.Error(err)
+				}
+			})
+			failing(fmt.Sprint("the shard is here, ", turn), 1)
+			f.Sync(t)
+			f.writes()
+			lose()
+			failing(fmt.Sprint("the shard has moved, ", turn), 0)
+			if got := f.writes(); len(got) > 0 {
+				t.Errorf("the replica without the shard wrote: %q", got)
+			}
+		}
+		stop()
+		parts.Wait()
+	})
 }
 
 // uidIn returns the UID of an object of a shard.

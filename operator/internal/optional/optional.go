@@ -66,10 +66,11 @@ func (i *Informer) GetStore() cache.Store {
 	return store{i.GetIndexer().(versions), &i.readable}
 }
 
-// versions is the store of a scope.Informer, with the method that package consistency asks for.
+// versions is the store of a scope.Informer, with the methods that package consistency asks for.
 type versions interface {
 	cache.Indexer
 	LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool)
+	Showing() any
 }
 
 type store struct {
