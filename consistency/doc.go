@@ -57,8 +57,8 @@
 //   - A write with another context, or of a resource without an informer, is not awaited.
 //   - A write with an unknown outcome can land after the live read.
 //   - An object deleted before the cache showed it can appear briefly.
-//   - A store is never ready if a transform removes the versions. One of Config.Stores also
-//     needs client-go's AtomicFIFO feature.
+//   - A store is never ready if a transform removes the versions, or without client-go's
+//     AtomicFIFO feature.
 //   - C9 does not cover resources in another etcd.
 //   - After a restore of etcd, a new update counts as visible until the informer lists
 //     again.

@@ -69,13 +69,15 @@ func TestWaiting(t *testing.T) {
 		t.Errorf("without the Deployment: %v, Ready is %s", err, ready(w))
 	}
 	fake["ns/db"] = &appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db", Generation: 1},
 		Status: appsv1.DeploymentStatus{
-			Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
+			ObservedGeneration: 1, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
 			Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue}},
 		},
 	}
 	if _, err := r.reconcile(t.Context(), w); err != nil || w.Status.Color != "green" {
-		t.Errorf("with a ready Deployment: %v, the color is %q", err, w.Status.Color)
+		t.Errorf("with a ready Deployment: %v, the color is %q, Ready is %s", err, w.Status.Color, ready(w))
 	}
 }
 
