@@ -402,7 +402,7 @@ and
 			runbook: runbook{
 				means: "A key runs as often as the loop allows: 100 times at once, then 10 times a second. Usually the reconcile changes its own object each time, or two controllers overwrite each other.",
 				look:  "The line `Slowed down a key that runs too often` has the key and its triggers, as has the page of [debug.md](debug.md) in the state *hot*. `kubectl get -w -o yaml --show-managed-fields` shows which field changes, and its manager.",
-				do:    "Remove values that differ each time (times, random names, the order of a map). Write with `status.Update` and `ssa.ApplyChanged`, which skip equal writes. If another controller owns the field, leave it to it.",
+				do:    "Remove values that differ each time (times, random names, the order of a map). Write with `status.Update` and `ssa.ApplyChanged`, which skip equal writes. If another controller sets the field, [give it the field](mistakes.md#give-a-field-to-another-writer): a field that is only left out gets its default.",
 				not:   "Do not add a sleep: the loop goes on, only slower.",
 			},
 			fires: gauge("controller_reconcile_held_total", `controller="orders"`, "0+600x30"),
