@@ -274,7 +274,7 @@ or
 			runbook: runbook{
 				means: "Replicas run, but without a leader, so no key is reconciled. If no replica runs, there is no series and no alert: alert on `up` too.",
 				look:  "`kubectl get lease -n NAMESPACE NAME -o yaml` shows the holder and its last renewal. The line `Stopped leading` of the last leader has the error of its last renewal, such as a connection that is refused. The log of the standbys has `Cannot use the Lease` if the API server rejects their requests. In a manager with `managerkit/bridge`, no part starts before each informer has its first list: /readyz names the one that has not.",
-				do:    "If the holder is a Pod that is gone, the standbys take the Lease after its `leaseDurationSeconds`. If requests are forbidden, restore the role; if they are `Unauthorized`, the credentials. If the Lease has a `strategy`, delete the Lease.",
+				do:    "If the holder is a Pod that is gone, the standbys take the Lease after its `leaseDurationSeconds`. If requests are forbidden, restore the role; if they are `Unauthorized`, the credentials. If the Lease has a `strategy`, delete the Lease. If the error of `Stopped leading` is a timeout, or names `too many requests`, apply [flowschema.yaml](../leader/manifests/flowschema.yaml) with your ServiceAccount.",
 				not:   "Do not edit `holderIdentity` by hand while a holder may run: two replicas would work at once.",
 			},
 			fires: []sample{sees("a", "1x5 0x20"), sees("b", "1x6 0x19"), leads("a", "1x5 0x20"), leads("b", "0x25")},
@@ -290,7 +290,7 @@ or
 			runbook: runbook{
 				means: "Each change stops all work and begins it again. The leader dies, or it cannot renew its Lease in time.",
 				look:  "The panel *Renewals* shows slow ones. Look for restarts of the Pods (`kubectl get pods`), for CPU throttling, and for a slow API server.",
-				do:    "Give the container more CPU or memory. If renewals are slow because of the network, use a longer `LeaseDuration` and `RenewDeadline`.",
+				do:    "Give the container more CPU or memory. If renewals are slow because of the network, use a longer `LeaseDuration` and `RenewDeadline`. If the API server is busy, apply [flowschema.yaml](../leader/manifests/flowschema.yaml) with your ServiceAccount: renewals then wait for no other requests.",
 				not:   "Do not turn the election off. Do not scale to zero and back: that is one more change.",
 			},
 			fires: []sample{leads("a", "1x70"), terms("0x10 0+1x10 10x50")},
@@ -306,7 +306,7 @@ or
 			runbook: runbook{
 				means: "The objects of these shards are not reconciled. If the API server cannot be used, that is all shards. If a replica crashes, its shards have owners after `LeaseDuration` and a few seconds. If no replica runs, there is no series and no alert: alert on `up` too.",
 				look:  "`kubectl get leases -n NAMESPACE -l controllerkit.github.io/shard-group=NAME` lists the replicas and the last renewal of each. The error of `Group.Status` and the line `A request of the group failed` name a request that is rejected.",
-				do:    "If each replica has as many shards as `MaxShards` allows, add replicas or raise it. If requests are forbidden, restore the role of `shard/manifests/role.yaml`.",
+				do:    "If each replica has as many shards as `MaxShards` allows, add replicas or raise it. If requests are forbidden, restore the role of `shard/manifests/role.yaml`. If the API server is busy, apply [flowschema.yaml](../leader/manifests/flowschema.yaml) with your ServiceAccount.",
 				not:   "Do not edit the table's Lease: two replicas would work on one shard.",
 			},
 			fires: gauge("controller_shards_ownerless", `name="shop/orders"`, "0x5 4x15"),
