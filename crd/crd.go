@@ -367,7 +367,7 @@ func result[T controllerkit.Object, R any](k *kind[T], verb, subresource string,
 		err = k.notServed(verb, subresource, err)
 	case apierrors.IsMethodNotSupported(err):
 		err = fmt.Errorf("crd: %s %s%s: if the resource is namespaced, use Client.Namespace: %w", verb, resource, subresource, err)
-	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "+verb+" resource "):
+	case kube.LacksRight(err, verb):
 		err = fmt.Errorf("crd: a Role or ClusterRole must allow verbs [%q] on resources [%q] in apiGroups [%q]: %w", verb, k.resource.Resource+subresource, k.Group, err)
 	}
 	return none, err

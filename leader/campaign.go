@@ -9,10 +9,10 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/tenure"
 )
 
@@ -262,7 +262,7 @@ func (c *candidate) validFor(got *coordinationv1.Lease) time.Duration {
 // unusable returns the error of Run for a Lease that it cannot use.
 func (c *candidate) unusable(verb string, err error) error {
 	hint := ""
-	if apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !kube.IsDenied(err) {
 		name := c.elector.Name
 		if verb == "create" {
 			name = "" // a rule for create cannot have resourceNames

@@ -57,4 +57,6 @@
 //   - An Elector takes no part in coordinated leader election (LeaseCandidate, off by default):
 //     Run returns an error for a Lease that the control plane assigns.
 //   - The Role needs get, create, update and watch on leases: see manifests/role.yaml.
+//   - If the API server is busy, renewals wait behind the other requests of the ServiceAccount,
+//     unless a FlowSchema serves them first: see manifests/flowschema.yaml.
 package leader

@@ -48,6 +48,17 @@ func TestStartTimeout(t *testing.T) {
 			want: []string{"create leases.coordination.k8s.io ns/controller", "RBAC says no", "resources: [leases], verbs: [create]"},
 		},
 		{
+			name: "a full quota",
+			faults: func(verb, _ string) fault {
+				if verb == "create" {
+					return fault{Err: apierrors.NewForbidden(coordinationv1.Resource("leases"), leaseName, errors.New("exceeded quota: q"))}
+				}
+				return fault{}
+			},
+			want: []string{"create leases.coordination.k8s.io ns/controller", "exceeded quota: q"},
+			not:  "a Role",
+		},
+		{
 			name:   "unauthorized",
 			faults: func(string, string) fault { return fault{Err: apierrors.NewUnauthorized("Unauthorized")} },
 			want:   []string{"get leases.coordination.k8s.io ns/controller", "Unauthorized"},

@@ -164,7 +164,7 @@ func alerts() []alert {
 			runbook: runbook{
 				means: "1 % of the reconciles of 30 days may fail: their error budget. More than 14.4 % of the last hour failed, which uses up the budget in two days, or more than 6 % of the last six hours. The results " + "`" + strings.ReplaceAll(failures, "|", "`, `") + "` count. A conflict or a stale read does not, nor do `rejected` and `terminal`: see ControllerObjectsFailing. An hour with fewer than 80 failed calls, which two keys do not have, does not page, nor does a fault that is over: at least one key fails now.",
 				look:  lookErrors,
-				do:    "`forbidden`: compare the role with the requests that the log names; if the response is `Unauthorized`, repair the credentials and not the role. A key runs again within 15 minutes after the repair, and at once if its object changes. `timeout`: look at the latency of the API server, of webhooks for the written kinds, and of other services. `panic`: the log has the stack; roll back.",
+				do:    "`forbidden`: compare the role with the requests that the log names; if the response is `Unauthorized`, repair the credentials and not the role. A response without `cannot VERB resource` is not about a verb of the role, and its text names the cause. A key runs again within 15 minutes after the repair, and at once if its object changes. `timeout`: look at the latency of the API server, of webhooks for the written kinds, and of other services. `panic`: the log has the stack; roll back.",
 				not:   "Do not restart the process: the keys fail again, and a restart lists everything. Do not delete the failing object: its finalizer needs the same controller.",
 			},
 			fires: []sample{total("success", "0+10x120"), total("error", "0+10x120"), failing("error", "1x120")},
@@ -227,7 +227,7 @@ or
 			runbook: runbook{
 				means: "The last call failed for more than a tenth of the objects, and for three objects at least or for all. Or a replica started within the last hour, and more than twice as many objects fail as at any time of the day before, plus two, and 1 % of all. The results `" + strings.ReplaceAll(failures+"|"+rejected+"|"+waits, "|", "`, `") + "` count. One or two objects that their authors wrote wrong do not cause this alert, unless they are all objects.",
 				look:  "The panel *Failing keys* names the result, and when it began. " + lookErrors + " Compare the time with the last release and with changes of CustomResourceDefinitions, webhooks and policies.",
-				do:    "If it began with a release, roll back. `rejected`: the log has the response of the API server; correct the object that the controller sends, or the webhook or policy that rejects it. `terminal`: a condition of the object has the reason. `conflict` of many keys: an admission webhook or an aggregated API server responds with 409, or another program writes these objects all the time. `stale`: see ControllerWatchStalled. For other results see ControllerErrorBudgetBurnFast.",
+				do:    "If it began with a release, roll back. `rejected`: the log has the response of the API server; correct the object that the controller sends, or the quota, webhook or policy that rejects it. `terminal`: a condition of the object has the reason. `conflict` of many keys: an admission webhook or an aggregated API server responds with 409, or another program writes these objects all the time. `stale`: see ControllerWatchStalled. For other results see ControllerErrorBudgetBurnFast.",
 				not:   "Do not delete the failing objects: their finalizers need the same controller.",
 			},
 			fires: []sample{failing("rejected", "0x10 30x50"), objects("200x60")},
@@ -274,7 +274,7 @@ or
 			runbook: runbook{
 				means: "Replicas run, but without a leader, so no key is reconciled. If no replica runs, there is no series and no alert: alert on `up` too.",
 				look:  "`kubectl get lease -n NAMESPACE NAME -o yaml` shows the holder and its last renewal. The line `Stopped leading` of the last leader has the error of its last renewal, such as a connection that is refused. The log of the standbys has `Cannot use the Lease` if the API server rejects their requests. In a manager with `managerkit/bridge`, no part starts before each informer has its first list: /readyz names the one that has not.",
-				do:    "If the holder is a Pod that is gone, the standbys take the Lease after its `leaseDurationSeconds`. If requests are forbidden, restore the role; if they are `Unauthorized`, the credentials. If the Lease has a `strategy`, delete the Lease.",
+				do:    "If the holder is a Pod that is gone, the standbys take the Lease after its `leaseDurationSeconds`. If requests are forbidden, restore the role; if they are `Unauthorized`, the credentials. If the Lease has a `strategy`, delete the Lease. If the error of `Stopped leading` is a timeout, or names `too many requests`, apply [flowschema.yaml](../leader/manifests/flowschema.yaml) with your ServiceAccount.",
 				not:   "Do not edit `holderIdentity` by hand while a holder may run: two replicas would work at once.",
 			},
 			fires: []sample{sees("a", "1x5 0x20"), sees("b", "1x6 0x19"), leads("a", "1x5 0x20"), leads("b", "0x25")},
@@ -290,7 +290,7 @@ or
 			runbook: runbook{
 				means: "Each change stops all work and begins it again. The leader dies, or it cannot renew its Lease in time.",
 				look:  "The panel *Renewals* shows slow ones. Look for restarts of the Pods (`kubectl get pods`), for CPU throttling, and for a slow API server.",
-				do:    "Give the container more CPU or memory. If renewals are slow because of the network, use a longer `LeaseDuration` and `RenewDeadline`.",
+				do:    "Give the container more CPU or memory. If renewals are slow because of the network, use a longer `LeaseDuration` and `RenewDeadline`. If the API server is busy, apply [flowschema.yaml](../leader/manifests/flowschema.yaml) with your ServiceAccount: renewals then wait for no other requests.",
 				not:   "Do not turn the election off. Do not scale to zero and back: that is one more change.",
 			},
 			fires: []sample{leads("a", "1x70"), terms("0x10 0+1x10 10x50")},
@@ -306,7 +306,7 @@ or
 			runbook: runbook{
 				means: "The objects of these shards are not reconciled. If the API server cannot be used, that is all shards. If a replica crashes, its shards have owners after `LeaseDuration` and a few seconds. If no replica runs, there is no series and no alert: alert on `up` too.",
 				look:  "`kubectl get leases -n NAMESPACE -l controllerkit.github.io/shard-group=NAME` lists the replicas and the last renewal of each. The error of `Group.Status` and the line `A request of the group failed` name a request that is rejected.",
-				do:    "If each replica has as many shards as `MaxShards` allows, add replicas or raise it. If requests are forbidden, restore the role of `shard/manifests/role.yaml`.",
+				do:    "If each replica has as many shards as `MaxShards` allows, add replicas or raise it. If requests are forbidden, restore the role of `shard/manifests/role.yaml`. If the API server is busy, apply [flowschema.yaml](../leader/manifests/flowschema.yaml) with your ServiceAccount.",
 				not:   "Do not edit the table's Lease: two replicas would work on one shard.",
 			},
 			fires: gauge("controller_shards_ownerless", `name="shop/orders"`, "0x5 4x15"),
@@ -402,7 +402,7 @@ and
 			runbook: runbook{
 				means: "A key runs as often as the loop allows: 100 times at once, then 10 times a second. Usually the reconcile changes its own object each time, or two controllers overwrite each other.",
 				look:  "The line `Slowed down a key that runs too often` has the key and its triggers, as has the page of [debug.md](debug.md) in the state *hot*. `kubectl get -w -o yaml --show-managed-fields` shows which field changes, and its manager.",
-				do:    "Remove values that differ each time (times, random names, the order of a map). Write with `status.Update` and `ssa.ApplyChanged`, which skip equal writes. If another controller owns the field, leave it to it.",
+				do:    "Remove values that differ each time (times, random names, the order of a map). Write with `status.Update` and `ssa.ApplyChanged`, which skip equal writes. If another controller sets the field, [give it the field](mistakes.md#give-a-field-to-another-writer): a field that is only left out gets its default.",
 				not:   "Do not add a sleep: the loop goes on, only slower.",
 			},
 			fires: gauge("controller_reconcile_held_total", `controller="orders"`, "0+600x30"),

@@ -2,6 +2,7 @@ package metrics_test
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -9,6 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/controllerkit/controllerkit/reconcile"
 )
 
 // A world is a fleet of replicas, as Prometheus sees it each step. Its alerts must fire as
@@ -47,7 +53,7 @@ type state struct {
 	leads, blind bool // blind: it cannot use the API server
 	acquired     bool
 
-	calls         map[string]float64 // success, error, rejected or terminal, in this step
+	calls         map[string]float64 // success, error, rejected, forbidden or terminal, in this step
 	settled, late float64            // calls that settle events, in this step
 	failing       map[string]float64 // keys
 	objects       float64
@@ -121,7 +127,7 @@ func (w world) series() map[string][]float64 {
 				seen = 0
 			}
 			const controller, name, lease = `controller="orders"`, `name="orders"`, `name="shop/orders"`
-			for _, result := range []string{"success", "error", "rejected", "terminal", "conflict"} {
+			for _, result := range []string{"success", "error", "rejected", "forbidden", "terminal", "conflict"} {
 				count("controller_reconcile_total", controller+`,result="`+result+`"`, s.calls[result])
 				if result != "success" {
 					put("controller_failing_keys", controller+`,result="`+result+`"`, s.failing[result])
@@ -258,6 +264,7 @@ func rejections(n int) float64 {
 
 func worlds() []world {
 	const slow, normal = 5.0 / 60, 40.0 / 60 // calls a minute
+	full := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "a", errors.New("exceeded quota: q, requested: count/configmaps=1, used: count/configmaps=9, limited: count/configmaps=9"))
 	orders := map[string]string{"job": "shop", "controller": "orders"}
 	lease := map[string]string{"job": "shop", "name": "shop/orders"}
 	one := func(result string, calls func(int) float64) func(step int) state {
@@ -379,6 +386,15 @@ func worlds() []world {
 			// 19 of 200 objects.
 			name: "many users' typos", replicas: led(func(step int) state {
 				return leader(normal).with("rejected", 19*6.0/60, 19)
+			}),
+		},
+		{
+			// His namespace has a quota. Its 403 is no missing role.
+			name: "a tenant with a full quota", steps: 190, replicas: led(func(step int) state {
+				if step < 60 {
+					return leader(slow)
+				}
+				return leader(slow).with(reconcile.Class(full), 10*rejections(step-60), 10)
 			}),
 		},
 		{

@@ -140,7 +140,8 @@ func judge(cl class, st *streaks.Streak, res Result, err error) verdict {
 		}
 		d := min(rejectedMin<<min(max(st.Refusals-1, 0), 10), rejectedMax)
 		v.again, v.delay, v.quiet, v.counted = after, between(d, d+d/2), own%loudEvery != loud, true
-		v.attempt = cl == rejected // the arrival of a role is not an event, so forbidden must not park the key
+		// The arrival of a role is no event, nor is room in a quota, so they must not park the key.
+		v.attempt = cl == rejected && !slices.ContainsFunc(kube.Parts(err), kube.IsDenied)
 	case conflict:
 		v.again, v.delay, v.quiet = gated, between(conflictMin, conflictMax), st.Races <= normalRaces
 		if !v.quiet {
@@ -186,8 +187,8 @@ func classifyPart(err error) class {
 		// A conflict of server-side apply is not a race: it lasts until another manager
 		// gives up the field.
 		return conflict
-	case kube.IsNamespaceTerminating(err):
-		// Its user deletes the namespace. No role is missing.
+	case kube.IsDenied(err):
+		// No role is missing: the object does not fit, or its user deletes the namespace.
 		return rejected
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return forbidden

@@ -274,6 +274,8 @@ func TestMaxAttemptsCounts(t *testing.T) {
 		{name: "rejected", err: errRejected, want: true},
 		{name: "rejected, next to RequeueAfter", res: reconcile.Result{RequeueAfter: time.Second}, err: errRejected, want: false},
 		{name: "forbidden", err: errForbidden, want: false},
+		{name: "a full quota", err: fmt.Errorf("create: %w", errQuota), want: false},
+		{name: "a full quota, and invalid", err: errors.Join(errRejected, errQuota), want: false},
 		{name: "stale", err: staleError(true), want: false},
 		{name: "next to RequeueAfter", res: reconcile.Result{RequeueAfter: time.Second}, err: errPlain, want: false},
 		{name: "requeue", res: reconcile.Result{RequeueAfter: time.Second}, want: false},

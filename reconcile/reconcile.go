@@ -85,12 +85,13 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 //     returns true.
 //   - rejected is an error that wraps [ErrRejected], or has a method Rejected() bool that
 //     returns true, or is one of the API errors 400, 405, 406, 409 AlreadyExists, 413, 415
-//     and 422, or the 403 of a create in a namespace that is being deleted, or the 500 of an
-//     object that is too large for etcd or of an apply that does not fit the schema. The delay
-//     doubles from 1s to 10m, and up to half is added. If the only cause is the deletion of the
+//     and 422, or the 403 of a quota, a LimitRange, PodSecurity, a policy, a webhook or a
+//     namespace that is being deleted, or the 500 of an object that is too large for etcd or of
+//     an apply that does not fit the schema. The delay doubles from 1s to 10m, and up to half is
+//     added. If the only cause is the deletion of the
 //     namespace, the 10th of each 10 is logged instead of the 1st.
-//   - forbidden is the API error 401 or 403: a role or a token is missing, or will arrive
-//     soon. The delays are as for rejected. The line of log has deniedGroup,
+//   - forbidden is the API error 401 or any other 403: a role or a token is missing, or will
+//     arrive soon. The delays are as for rejected. The line of log has deniedGroup,
 //     deniedResource and deniedName.
 //   - timeout is context.DeadlineExceeded, or any other error of a call whose Timeout was
 //     over and whose class would be error.
@@ -223,7 +224,8 @@ type Controller[K comparable] struct {
 
 	// MaxAttempts parks a key after this number of failures since its last success. A parked
 	// key runs again at its next event, and is parked again if that call fails. Calls of class
-	// rejected count, and calls that use the rate limiter, but one for each deadline only. An
+	// rejected count, and calls that use the rate limiter, but one for each deadline only. A 403
+	// does not count, because its cure is no event: a role arrives, or a quota has room. An
 	// event with a new generation of the key's object resets the count. The last line of log
 	// has parkedAfter. 0 means no limit.
 	MaxAttempts int

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
@@ -336,6 +337,45 @@ func TestServerErrors(t *testing.T) {
 			_, err := configMaps.Create(ctx, configMap("Not A Name", "x"), metav1.CreateOptions{})
 			return err
 		},
+		"rejected-quota": func(ctx context.Context) error {
+			hard := corev1.ResourceList{"count/secrets": resource.MustParse("0")}
+			q, err := admin.CoreV1().ResourceQuotas(namespace).Create(ctx, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}, metav1.CreateOptions{})
+			if err != nil {
+				return err
+			}
+			q.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: hard}
+			if _, err = admin.CoreV1().ResourceQuotas(namespace).UpdateStatus(ctx, q, metav1.UpdateOptions{}); err != nil {
+				return err
+			}
+			return untilDenied(func() error {
+				_, err := admin.CoreV1().Secrets(namespace).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{GenerateName: "s-"}}, metav1.CreateOptions{})
+				return err
+			})
+		},
+		"rejected-limits": func(ctx context.Context) error {
+			storage := func(size string) corev1.ResourceList {
+				return corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+			}
+			limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "l"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypePersistentVolumeClaim, Max: storage("1Gi")}}}}
+			if _, err := admin.CoreV1().LimitRanges(namespace).Create(ctx, limits, metav1.CreateOptions{}); err != nil {
+				return err
+			}
+			return untilDenied(func() error {
+				_, err := admin.CoreV1().PersistentVolumeClaims(namespace).Create(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}, Spec: corev1.PersistentVolumeClaimSpec{
+					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{Requests: storage("2Gi")},
+				}}, metav1.CreateOptions{})
+				return err
+			})
+		},
+		"rejected-security": func(ctx context.Context) error {
+			if _, err := admin.CoreV1().Namespaces().Patch(ctx, namespace, types.MergePatchType, []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`), metav1.PatchOptions{}); err != nil {
+				return err
+			}
+			return untilDenied(func() error {
+				_, err := admin.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x"}}}}, metav1.CreateOptions{})
+				return err
+			})
+		},
 		"rejected-exists": func(ctx context.Context) error {
 			for range 2 {
 				if _, err := configMaps.Create(ctx, configMap("rejected-exists", "x"), metav1.CreateOptions{}); err != nil {
@@ -406,6 +446,15 @@ func TestServerErrors(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("classes by case (-want +got):\n%s", diff)
+	}
+}
+
+// untilDenied calls create until it fails: the caches of admission see a quota a bit later.
+func untilDenied(create func() error) error {
+	for {
+		if err := create(); err != nil {
+			return err
+		}
 	}
 }
 

@@ -40,6 +40,7 @@ var (
 	errDelay      = apierrors.NewTooManyRequests("slow down", 10)
 	errRejected   = apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, "a", nil)
 	errForbidden  = apierrors.NewForbidden(configMaps, "a", errors.New("no"))
+	errQuota      = apierrors.NewForbidden(configMaps, "a", errors.New("exceeded quota: q, requested: count/configmaps=1, used: count/configmaps=9, limited: count/configmaps=9"))
 	errNotFound   = apierrors.NewNotFound(configMaps, "a")
 	errApply      = apierrors.NewApplyConflict([]metav1.StatusCause{{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.x"}}, "conflict with x")
 	errNoDelay    = apierrors.NewTooManyRequests("slow down", 0)
@@ -305,6 +306,9 @@ func TestRejections(t *testing.T) {
 		{"401", apierrors.NewUnauthorized("x"), "forbidden", false},
 		{"403", errForbidden, "forbidden", false},
 		{"403 of a namespace that is being deleted", terminating(), "rejected", true},
+		{"403 of a full quota", errQuota, "rejected", false},
+		{"403 of PodSecurity", apierrors.NewForbidden(configMaps, "a", errors.New(`violates PodSecurity "restricted:latest": hostPort`)), "rejected", false},
+		{"403 of a webhook", &apierrors.StatusError{ErrStatus: metav1.Status{Code: 403, Reason: metav1.StatusReasonForbidden, Message: `admission webhook "a.example.com" denied the request: no`}}, "rejected", false},
 		{"405", apierrors.NewMethodNotSupported(configMaps, "patch"), "rejected", false},
 		{"406", status(406), "rejected", false},
 		{"409 AlreadyExists", apierrors.NewAlreadyExists(configMaps, "a"), "rejected", false},

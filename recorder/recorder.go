@@ -528,7 +528,7 @@ func verdict(err error, tries int) (reason string, delay time.Duration) {
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err):
 		return "gone", 0
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err) && !kube.IsDenied(err):
 		return "forbidden", 0
 	case errors.As(err, &status) && status.Status().Code < 500 && !apierrors.IsTooManyRequests(err) && !apierrors.IsConflict(err):
 		return "rejected", 0

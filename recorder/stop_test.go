@@ -200,6 +200,7 @@ func TestErrors(t *testing.T) {
 		took   time.Duration // until the last try
 	}{
 		{name: "forbidden", err: apierrors.NewForbidden(eventsResource, "a", nil), tries: 1, reason: "forbidden"},
+		{name: "a full quota", err: apierrors.NewForbidden(eventsResource, "a", errors.New("exceeded quota: q, requested: count/events.events.k8s.io=1")), tries: 1, reason: "rejected"},
 		{name: "namespace terminating", err: terminating(), tries: 1, reason: "gone"},
 		{name: "namespace gone", err: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "ns"), tries: 1, reason: "gone"},
 		{name: "invalid", err: apierrors.NewInvalid(schema.GroupKind{Kind: "Event"}, "a", nil), tries: 1, reason: "rejected"},

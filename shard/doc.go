@@ -47,4 +47,6 @@
 //
 //   - If other users edit the table or delete all Leases, or etcd is restored, owned work can
 //     overlap: see [Group].
+//   - The Role needs create, delete, list, update and watch on leases: see manifests/role.yaml.
+//     manifests/flowschema.yaml of package leader fits these Leases too.
 package shard

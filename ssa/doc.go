@@ -23,8 +23,9 @@
 //
 // Apply and ApplyChanged force: each field of the configuration becomes a field of this
 // manager. Two controllers that force the same field overwrite each other in a loop. A
-// field that the manager applied before and now omits is removed, so two parts of a
-// program that apply one object need two managers. Neither checks the object's controller: if
+// field that the manager applied before and now omits is removed, or gets its default, unless
+// another manager owns it. So two parts of a program that apply one object need two managers, and
+// a field is given away only after its new manager has applied it. Neither checks the object's controller: if
 // the name could be taken, check metav1.IsControlledBy(live, owner) first.
 //
 // # Guarantees

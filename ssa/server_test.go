@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -227,6 +228,60 @@ func TestServerTryApply(t *testing.T) {
 	forced, err := ssa.Apply(t.Context(), "example.org/fashion", c.Apply, configuration(map[string]string{"color": "blue"}))
 	if err != nil || forced.Data["color"] != "blue" {
 		t.Errorf("by force: %v, error %v", forced, err)
+	}
+}
+
+// TestServerHandOver: a field that a configuration no longer has gets its default, unless another manager owns it by
+// then. docs/mistakes.md shows the steps.
+func TestServerHandOver(t *testing.T) {
+	s := newServer(t)
+	deployments := s.AppsV1().Deployments(s.namespace)
+	configuration := func(name string) *applyappsv1.DeploymentApplyConfiguration {
+		labels := map[string]string{"app": name}
+		return applyappsv1.Deployment(name, s.namespace).WithSpec(applyappsv1.DeploymentSpec().
+			WithSelector(applymetav1.LabelSelector().WithMatchLabels(labels)).
+			WithTemplate(applycorev1.PodTemplateSpec().WithLabels(labels).WithSpec(applycorev1.PodSpec().
+				WithContainers(applycorev1.Container().WithName("app").WithImage("example.com/app")))))
+	}
+	apply := func(config *applyappsv1.DeploymentApplyConfiguration, live *appsv1.Deployment, want int32) *appsv1.Deployment {
+		t.Helper()
+		got, applied, err := ssa.ApplyChanged(t.Context(), manager, deployments.Apply, config, live, applyappsv1.ExtractDeployment)
+		if err != nil || !applied || *got.Spec.Replicas != want {
+			t.Fatalf("ApplyChanged() = %d replicas, applied %v, error %v; want %d", *got.Spec.Replicas, applied, err, want)
+		}
+		return got
+	}
+	for name, want := range map[string]int32{"left-out": 1, "handed-over": 5} {
+		config := configuration(name)
+		config.Spec.WithReplicas(5)
+		live := apply(config, nil, 5)
+		if name == "handed-over" {
+			scale := applyappsv1.Deployment(name, s.namespace).WithSpec(applyappsv1.DeploymentSpec().WithReplicas(5))
+			var err error
+			if live, err = ssa.TryApply(t.Context(), "example.com/handover", deployments.Apply, scale, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		apply(configuration(name), live, want)
+	}
+
+	// The next change by an autoscaler takes the field.
+	scale, err := deployments.GetScale(t.Context(), "handed-over", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scale.Spec.Replicas = 7
+	if _, err := deployments.UpdateScale(t.Context(), "handed-over", scale, metav1.UpdateOptions{FieldManager: "scaler"}); err != nil {
+		t.Fatal(err)
+	}
+	scaled, err := ssa.Apply(t.Context(), manager, deployments.Apply, configuration("handed-over"))
+	if err != nil || *scaled.Spec.Replicas != 7 {
+		t.Errorf("after the autoscaler: %d replicas, error %v", *scaled.Spec.Replicas, err)
+	}
+	for _, e := range scaled.ManagedFields {
+		if e.Manager == "example.com/handover" {
+			t.Errorf("the former owner still has %s", e.FieldsV1)
+		}
 	}
 }
 

@@ -388,8 +388,8 @@ func admissionRows() []situation {
 				}
 			},
 			// Without the edits, an event after ten minutes would end it: see ssa.Memory.
-			says:   [][]string{{"stores another value than the applied one", "image", "leave the field out of the configuration"}},
-			onCall: "a line names the field and the cure", does: "Applies once for each edit, and does not fight.", left: "leave the field out; after the policy edit the websites",
+			says:   [][]string{{"stores another value than the applied one", "image", "apply the stored value"}},
+			onCall: "a line names the field and the cure", does: "Applies once for each edit, and does not fight.", left: "apply the stored image; after the policy edit the websites",
 		},
 		{
 			// Three children take 15 s, which is the Timeout of a call: the next call goes on where it ended.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -68,6 +69,31 @@ func isFailedTest(err error) bool {
 // being deleted.
 func IsNamespaceTerminating(err error) bool {
 	return apierrors.HasStatusCause(err, "NamespaceTerminating") // corev1.NamespaceTerminatingCause, without its module
+}
+
+// IsDenied reports whether err is the 403 of an admission plugin that rejects the object, such as a
+// quota. The authorizer's 403 and an unknown one are not: they are about a role.
+func IsDenied(err error) bool {
+	if IsNamespaceTerminating(err) {
+		return true
+	}
+	var status apierrors.APIStatus
+	return apierrors.IsForbidden(err) && errors.As(err, &status) && denials.MatchString(status.Status().Message)
+}
+
+// denials are the messages of ResourceQuota, LimitRanger, PodSecurity, ValidatingAdmissionPolicy and of the webhooks
+// whose response has the code 403. The quoted name in front is the client's, so it must not match.
+var denials = regexp.MustCompile(`^(?:\S+ (?:"(?:[^"\\]|\\.)*" )?is forbidden: \[?(?:` +
+	`(?:exceeded|failed|status unknown for) quota: |insufficient quota to |` +
+	`m(?:in|ax)imum \S+ usage per |\S+ max limit to request ratio per |` +
+	`violates PodSecurity "|ValidatingAdmissionPolicy '[^']*' with binding '[^']*' denied request: )|` +
+	`admission webhook "[^"]*" denied the request)`)
+
+// LacksRight reports whether err is the authorizer's 403 to a request with the verb: no role allows it.
+func LacksRight(err error, verb string) bool {
+	var status apierrors.APIStatus
+	return apierrors.IsForbidden(err) && !IsDenied(err) && errors.As(err, &status) &&
+		strings.Contains(status.Status().Message, " cannot "+verb+" resource ")
 }
 
 // OnlyNamespaceTerminating reports whether all parts of err are such responses.

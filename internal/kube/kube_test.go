@@ -87,6 +87,51 @@ func TestAsConflict(t *testing.T) {
 	}
 }
 
+// A 403 of admission is not about a role, and one of the authorizer is.
+func TestIsDenied(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	forbid := func(text string) error {
+		return fmt.Errorf("create: %w", apierrors.NewForbidden(pods, `a"b`, errors.New(text)))
+	}
+	answer := func(text string) error { return statusError(403, metav1.StatusReasonForbidden, text, nil) }
+	const right = `User "x" cannot create resource "pods" in API group "" in the namespace "a"`
+	for _, tt := range []struct {
+		name          string
+		err           error
+		denied, lacks bool
+	}{
+		{"a full quota", forbid("exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"), true, false},
+		{"no requests for a quota", forbid("failed quota: q: must specify limits.cpu for: app"), true, false},
+		{"a new quota", forbid("status unknown for quota: q, resources: pods"), true, false},
+		{"a scope without a quota", forbid("insufficient quota to match these scopes: [{PriorityClass In [high]}]"), true, false},
+		{"a LimitRange", forbid("maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi"), true, false},
+		{"several limits", forbid("[minimum cpu usage per Container is 1, but request is 100m, memory max limit to request ratio per Pod is 2, but provided ratio is 3]"), true, false},
+		{"a ratio", forbid("memory max limit to request ratio per Pod is 2, but provided ratio is 3.000000"), true, false},
+		{"PodSecurity", forbid(`violates PodSecurity "restricted:latest": hostPort (container "a" uses hostPort 80)`), true, false},
+		{"a policy", forbid("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"), true, false},
+		{"no name", apierrors.NewForbidden(pods, "", errors.New("exceeded quota: q")), true, false},
+		{"a webhook", answer(`admission webhook "a.example.com" denied the request: ` + right), true, false},
+		{"a webhook without a reason", answer(`admission webhook "a.example.com" denied the request without explanation`), true, false},
+		{"a namespace that is being deleted", statusError(403, metav1.StatusReasonForbidden, "x", &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: "NamespaceTerminating"}}}), true, false},
+		{"a missing right", forbid(right), false, true},
+		{"a name like a denial", apierrors.NewForbidden(pods, `x" is forbidden: exceeded quota: `, errors.New(right)), false, true},
+		{"a name like a webhook", apierrors.NewForbidden(pods, `admission webhook "a" denied the request`, errors.New(right)), false, true},
+		{"a right of another verb", forbid(`User "x" cannot get resource "pods" in API group "" in the namespace "a"`), false, false},
+		{"an owner reference", forbid("cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: no RBAC policy matched, <nil>"), false, false},
+		{"an escalation", forbid(`user "x" (groups=["y"]) is attempting to grant RBAC permissions not currently held`), false, false},
+		{"another code", statusError(422, metav1.StatusReasonInvalid, `admission webhook "a.example.com" denied the request: no`, nil), false, false},
+		{"not an API error", errors.New("pods is forbidden: exceeded quota: q"), false, false},
+		{"no error", nil, false, false},
+	} {
+		if got := kube.IsDenied(tt.err); got != tt.denied {
+			t.Errorf("%s: IsDenied(%v) = %t", tt.name, tt.err, got)
+		}
+		if got := kube.LacksRight(tt.err, "create"); got != tt.lacks {
+			t.Errorf("%s: LacksRight(%v) = %t", tt.name, tt.err, got)
+		}
+	}
+}
+
 // patcher returns its fields and keeps the patch.
 type patcher struct {
 	patched *corev1.Pod

@@ -59,6 +59,26 @@ func words(text string) (n int) {
 	return n
 }
 
+// TestManifests holds that a package comment names each manifest, so that users find it.
+func TestManifests(t *testing.T) {
+	root(t)
+	for _, name := range published() {
+		files, err := filepath.Glob(filepath.Join(name, "manifests", "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(files) == 0 {
+			continue
+		}
+		p, _, _ := parsePackage(t, name)
+		for _, file := range files {
+			if mention := "manifests/" + filepath.Base(file); !strings.Contains(p.Doc, mention) {
+				t.Errorf("the comment of package %s does not name %s", name, mention)
+			}
+		}
+	}
+}
+
 // TestFirstTest holds that the test which the package comment of controllertest
 // shows is one that runs, and is short.
 func TestFirstTest(t *testing.T) {

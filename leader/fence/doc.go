@@ -65,5 +65,6 @@
 //   - Omit a resource into which another controller copies the annotations of stamped
 //     objects, e.g. ReplicaSets with Deployments: the fence refuses the copies.
 //   - A restore from a backup must leave out the annotation while the Lease exists.
-//   - Apply manifests/keep-leases.yaml once to each cluster: see [Fence].
+//   - Apply manifests/keep-leases.yaml once to each cluster: see [Fence]. manifests/fence.yaml
+//     has a Fence.
 package fence

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/leader/fence"
 	"github.com/controllerkit/controllerkit/leader/internal/shop"
 )
@@ -239,6 +240,9 @@ func TestServerFenceMessages(t *testing.T) {
 			}
 			if apierrors.IsInvalid(err) != tt.invalid || apierrors.IsForbidden(err) == tt.invalid {
 				t.Errorf("reason = %v, want Invalid: %v, else Forbidden", apierrors.ReasonForError(err), tt.invalid)
+			}
+			if kube.IsDenied(err) == tt.invalid {
+				t.Errorf("IsDenied(%v) = %v, want %v: no role is missing", err, tt.invalid, !tt.invalid)
 			}
 		})
 	}

@@ -29,6 +29,7 @@ func TestOf(t *testing.T) {
 		stateful = `"replicas":3,"readyReplicas":3,"currentReplicas":3,"updatedReplicas":3`
 		finished = `"conditions":[{"type":"Available","status":"True"},{"type":"Progressing","status":"True","reason":"NewReplicaSetAvailable"}]`
 		observed = `"observedGeneration":2,`
+		denied   = `{"type":"ReplicaFailure","status":"True","reason":"FailedCreate","message":"exceeded quota"}`
 	)
 	for _, tt := range []struct {
 		kind    string // with apiVersion
@@ -55,6 +56,10 @@ func TestOf(t *testing.T) {
 		{"apps/v1 Deployment", "rolling", `"spec":{"replicas":3,"progressDeadlineSeconds":600},"status":{` + observed + deployed + `,"conditions":[{"type":"Available","status":"True"},{"type":"Progressing","status":"True","reason":"ReplicaSetUpdated"}]}`, kstatus.Progressing, "condition Progressing"},
 		{"apps/v1 Deployment", "unavailable", `"spec":{"replicas":3},"status":{` + observed + deployed + `,"conditions":[{"type":"Available","status":"False"}]}`, kstatus.Progressing, "condition Available"},
 		{"apps/v1 Deployment", "stuck", `"spec":{"replicas":3},"status":{` + observed + `"conditions":[{"type":"Progressing","status":"False","reason":"ProgressDeadlineExceeded","message":"no image"}]}`, kstatus.Failed, "no image"},
+		{"apps/v1 Deployment", "quota", `"spec":{"replicas":3},"status":{` + observed + `"conditions":[{"type":"Progressing","status":"True","reason":"ReplicaSetUpdated"},` + denied + `]}`, kstatus.Progressing, "FailedCreate: exceeded quota"},
+		{"apps/v1 Deployment", "quota and deadline", `"spec":{"replicas":3},"status":{` + observed + `"conditions":[{"type":"Progressing","status":"False","reason":"ProgressDeadlineExceeded","message":"no image"},` + denied + `]}`, kstatus.Failed, "FailedCreate: exceeded quota"},
+		{"apps/v1 Deployment", "ready with a denied Pod", `"spec":{"replicas":3},"status":{` + observed + deployed + `,"conditions":[{"type":"Available","status":"True"},` + denied + `]}`, kstatus.Ready, "3 are wanted"},
+		{"apps/v1 Deployment", "no denied Pod", `"spec":{"replicas":3},"status":{` + observed + `"conditions":[{"type":"ReplicaFailure","status":"False","message":"exceeded quota"}]}`, kstatus.Progressing, "status.replicas is 0"},
 
 		{"apps/v1 ReplicaSet", "new", `"spec":{},"status":{"replicas":0}`, kstatus.Progressing, "observedGeneration is missing"},
 		{"apps/v1 ReplicaSet", "done", `"spec":{"replicas":1},"status":{` + observed + `"replicas":1,"fullyLabeledReplicas":1,"availableReplicas":1,"readyReplicas":1}`, kstatus.Ready, ""},

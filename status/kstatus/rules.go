@@ -93,6 +93,15 @@ func (v *view) replicas() int64 {
 }
 
 func deployment(v *view) (State, string) {
+	state, reason := rollout(v)
+	// Its controller copies the condition of a ReplicaSet. The text names what denies the Pods, such as a quota.
+	if failure := v.condition("ReplicaFailure"); state != Ready && failure.isTrue() {
+		reason = failure.String()
+	}
+	return state, reason
+}
+
+func rollout(v *view) (State, string) {
 	progress, available := v.condition("Progressing"), v.condition("Available")
 	if progress != nil && progress.reason == "ProgressDeadlineExceeded" {
 		return Failed, progress.String()

@@ -49,8 +49,8 @@ const (
 const (
 	Order     = "A list of a child has another order in each call: sort what comes from a map or a lister"
 	Differs   = "A child differs in each call although its owner is the same: derive it from the owner and from other objects, not from a clock or a random value"
-	Rewritten = "The API server stores another value than the applied one: leave the field out of the configuration, or change the webhook that rewrites it"
-	Contested = "Another writer changes a field of a child after each apply: leave the field out of the configuration, or stop the other writer"
+	Rewritten = "The API server stores another value than the applied one: apply the stored value, or change the webhook that rewrites it"
+	Contested = "Another writer changes a field of a child after each apply: stop that writer, or let it own the field before you leave it out of the configuration"
 	Shared    = "Another writer changes the status after each write: let one controller write it, and set Options.LeaseNamespace if several replicas run"
 	Renamed   = "A child was created again under another name: derive the name from the owner, not from a clock, a random value or the process"
 )
