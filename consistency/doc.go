@@ -40,7 +40,8 @@
 //     creates, and about fields in an apply without a resource version, are not recorded.
 //   - C6: If a write is rejected with 409 because its resource version V is old, Ready is
 //     false until the store holds the object at a version newer than V, or has reached V
-//     and lacks the object, or MaxWait is over. C8 is an exception.
+//     and lacks the object, or MaxWait is over. Ten minutes later the conflict is dropped. C8
+//     is an exception.
 //   - C7: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
 //   - C8: If a restore of etcd lowers the version of a store, no key waits for a record

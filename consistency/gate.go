@@ -41,6 +41,9 @@ func (s *Store) Begin(ctx context.Context, key types.NamespacedName) context.Con
 	rec := s.records[key]
 	if rec != nil {
 		rec.live = time.Time{} // for one run
+		if now := time.Now(); s.maxWait >= 0 && now.Sub(rec.last) >= s.maxWait {
+			rec.endWaits(now)
+		}
 	}
 	since, _ := ctx.Value(calls.Since{}).(string)
 	if live := rec != nil || !s.showsLocked(since); live != LiveRead(ctx) { // that value is another Store's
@@ -155,7 +158,8 @@ func (s *Store) mayGoLocked(key types.NamespacedName, w *waiter, now time.Time) 
 			next = end
 		}
 	}
-	if verdict != ready {
+	held := verdict != ready && verdict != overdue
+	if held {
 		if s.maxWait < 0 {
 			return false, lag, time.Time{}
 		}
@@ -166,7 +170,7 @@ func (s *Store) mayGoLocked(key types.NamespacedName, w *waiter, now time.Time) 
 	if now.Before(next) {
 		return false, lag, next
 	}
-	w.timedOut = verdict != ready || len(rec.ambiguous) > 0
+	w.timedOut = held || len(rec.ambiguous) > 0
 	return true, lag, time.Time{}
 }
 

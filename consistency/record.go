@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/controllerkit/controllerkit/internal/headers"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // storeVersion is the method of cache.Store that returns the version up to which the
@@ -213,8 +214,9 @@ type deletion struct {
 type refusal struct {
 	uid     types.UID // "" if absent
 	rv      string
-	shown   bool // the store held the object after the conflict
-	history int  // of the store at that time
+	shown   bool      // the store held the object after the conflict
+	history int       // of the store at that time
+	over    time.Time // if not zero, the begin of a call that MaxWait let run
 }
 
 // mark is an ambiguous write. clock is the number of the last request that had started
@@ -298,7 +300,7 @@ func (s *Store) refusedLocked(key types.NamespacedName, uid types.UID, object ob
 		return
 	}
 	rec := s.recordLocked(key, uid)
-	if !reached(r.rv, r.rv) {
+	if r.rv == kube.NoVersion || !reached(r.rv, r.rv) {
 		rec.live = time.Now()
 		return
 	}
@@ -306,11 +308,23 @@ func (s *Store) refusedLocked(key types.NamespacedName, uid types.UID, object ob
 		rec.refused = map[objectRef]refusal{}
 	}
 	r.history = s.historyOfLocked(object)
-	// A cache that is newer than the higher version is also newer than the lower one.
-	if old, known := rec.refused[object]; !known || old.history != r.history || reached(r.rv, old.rv) {
+	// A cache that is newer than the higher version is also newer than the lower one, but perhaps
+	// no cache reaches one whose wait is over.
+	if old, known := rec.refused[object]; !known || old.history != r.history || !old.over.IsZero() || reached(r.rv, old.rv) {
 		rec.refused[object] = r
 	}
 	rec.last = time.Now()
+}
+
+// endWaits ends the waits for the conflicts of the record, because MaxWait is over. If no cache
+// reaches their version, each write of the key would begin the next wait.
+func (rec *record) endWaits(now time.Time) {
+	for object, r := range rec.refused {
+		if r.over.IsZero() {
+			r.over = now
+			rec.refused[object] = r
+		}
+	}
 }
 
 func (s *Store) ambiguousLocked(key types.NamespacedName, p part) {
@@ -332,7 +346,7 @@ func (rec *record) ambiguousResources() []schema.GroupResource {
 // readyLocked is EnsureReady.
 func (s *Store) readyLocked(key types.NamespacedName) error {
 	switch lag, verdict := s.lagLocked(key); verdict {
-	case behind:
+	case behind, overdue:
 		return &lag
 	case noStore:
 		return fmt.Errorf("consistency: %s was written for %s, but has no store: use AddInformer or Config.Stores", lag.GroupResource, key)
@@ -347,6 +361,7 @@ type verdict int
 const (
 	ready verdict = iota
 	behind
+	overdue // as behind, but only conflicts lack, and Ready has waited for them
 	noStore
 	noObjects // the store has no GetByKey
 )
@@ -354,10 +369,10 @@ const (
 // lagLocked returns the first record of the key that the cache does not show. If the cache
 // shows all, it drops the records. It runs at events for waiting keys, so it makes no
 // error.
-func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
+func (s *Store) lagLocked(key types.NamespacedName) (lag staleError, _ verdict) {
 	rec := s.records[key]
 	if rec == nil {
-		return staleError{}, ready
+		return lag, ready
 	}
 	now := time.Now()
 	for i := 0; i < len(rec.wrote); i++ {
@@ -386,11 +401,15 @@ func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
 	}
 	for object, r := range rec.refused {
 		held, ok := s.objectsLocked(object.resource)
-		if !ok || r.history != s.historyOfLocked(object) {
+		if !ok || r.history != s.historyOfLocked(object) || !r.over.IsZero() && now.Sub(r.over) > ambiguousFor {
 			rec.live = now
 		} else if read, seen := r.seen(held, object.name, s.cachedOfLocked(object).version()); !seen {
 			rec.refused[object] = r // with shown
-			return staleError{GroupResource: object.resource, ReadRV: read, RefusedRV: r.rv, RefusedObject: object.name}, behind
+			lag = staleError{GroupResource: object.resource, ReadRV: read, RefusedRV: r.rv, RefusedObject: object.name}
+			if r.over.IsZero() {
+				return lag, behind
+			}
+			continue
 		} else if read == "" && !r.shown || r.restored(read) {
 			rec.live = now // the object exists, but not in this store, or not at this version
 		}
@@ -402,10 +421,13 @@ func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
 	if now.Sub(rec.live) > ambiguousFor {
 		rec.live = time.Time{}
 	}
+	if len(rec.refused) > 0 {
+		return lag, overdue
+	}
 	if len(rec.ambiguous) == 0 && rec.live.IsZero() {
 		delete(s.records, key)
 	}
-	return staleError{}, ready
+	return lag, ready
 }
 
 // absentLocked is ready if the store does not hold the object with the UID. It also
