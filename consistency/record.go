@@ -43,6 +43,8 @@ type cached struct {
 	last    string             // the last comparable version
 	history int                // the number of times that the version went back
 	shown   string             // see shows
+	moves   moves              // while the store does not show a version
+	apart   bool               // the store was logged to be in another etcd
 	remove  func() error       // removes the handler; nil without one of AddInformer
 	parts   map[string]*cached // by namespace, if the store has namespaceVersion
 }
@@ -109,18 +111,22 @@ func (c *cached) version() string {
 // shows reports whether the store has reached the version. A restore of etcd does not change that.
 // A store whose version becomes unknown has not: it can hold a cache that is older, as a
 // scope.Informer does that selects another namespace. A store that selects nothing holds none, until
-// it selects one.
-func (c *cached) shows(version string) bool {
+// it selects one. apart reports that the store has not, and is of another etcd than the version,
+// which is from before begun.
+func (c *cached) shows(version string, begun, now time.Time) (shows, apart bool) {
 	switch read := c.version(); {
 	case reached(read, version):
 		c.shown = version
 	case !reached(read, read):
 		c.shown = ""
 		if s, ok := c.storeVersion.(selecting); ok && s.SelectsNothing() {
-			return true
+			return true, false
 		}
+	case c.shown != version:
+		c.moves.note(read, now)
+		return false, c.moves.apart(begun)
 	}
-	return c.shown == version
+	return c.shown == version, false
 }
 
 // reached reports whether read is a version and at least wrote.
