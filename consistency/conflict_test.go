@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // How long a refused write holds its owner back, and what the runs are told after it. The
@@ -85,6 +86,7 @@ func TestRefused(t *testing.T) {
 		{name: "a cache without the object stands still", before: refused(unknown, "20"), took: bound, always: true},
 		{name: "no version", before: refused(one, ""), live: true},
 		{name: "any version", before: refused(one, "0"), live: true},
+		{name: "the version of no object", before: refused(one, kube.NoVersion), live: true},
 		{name: "not a version", before: refused(one, "v9"), live: true},
 		{name: "no store", before: func(s *consistency.Store) { s.Refused(owner, "u", secrets, one, "9") }, live: true},
 		{name: "a store that cannot be asked", before: refused(one, "9"), live: true,
@@ -155,6 +157,60 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// If no cache ever shows the reason of a conflict, as of one that a webhook invents, the key waits for it
+// once, and reads live for ten more minutes. Each write of the key begins a wait for that write alone.
+//
+// Proves C5, C6.
+func TestRefusedHoldsOnce(t *testing.T) {
+	const bound = 2 * time.Minute
+	synctest.Test(t, func(t *testing.T) {
+		c := cacheOf(t, podWith("one", "a", "9"), podWith("two", "c", "10"))
+		var told waits
+		s := consistency.New(consistency.Config{Stores: stores{pods: c}, Metrics: &told})
+		one := types.NamespacedName{Namespace: "ns", Name: "one"}
+		// run makes a call after the wait that it must have, and a write in it.
+		run := func(when string, wait time.Duration, live bool, writes string) {
+			t.Helper()
+			start := time.Now()
+			if woken := make(chan struct{}); !s.Ready(owner, func() { close(woken) }) {
+				<-woken
+			}
+			if took := time.Since(start); took != wait {
+				t.Errorf("%s: held back for %v, want %v", when, took, wait)
+			}
+			if got := consistency.LiveRead(s.Begin(t.Context(), owner)); got != live {
+				t.Errorf("%s: LiveRead = %t, want %t", when, got, live)
+			}
+			s.WroteAt(owner, "u", pods, writes)
+			s.End(owner)
+		}
+		show := func(rv string) { _ = c.Update(podWith("two", "c", rv)) }
+		s.Refused(owner, "u", pods, one, "5000")
+		run("the conflict", bound, true, "11")
+		show("11")
+		run("after the write of that call", 0, true, "12")
+		run("the cache does not show the next write", bound, true, "12")
+		show("12")
+		if err := s.EnsureReady(owner); err == nil || !strings.Contains(err.Error(), `a write at version "5000" was refused`) {
+			t.Errorf("EnsureReady = %v: MaxWait does not apply to it", err)
+		}
+		s.Refused(owner, "u", pods, one, "9")
+		time.AfterFunc(time.Second, func() { _ = c.Update(podWith("one", "a", "13")); s.Handler().OnUpdate(nil, nil) })
+		run("another conflict, which the cache shows", time.Second, false, "13")
+
+		s.Refused(owner, "u", pods, one, "5000")
+		run("the conflict again", bound, true, "13")
+		time.Sleep(10 * time.Minute)
+		run("ten minutes later", 0, true, "13")
+		time.Sleep(time.Second)
+		run("it is dropped, and the next call reads live", 0, true, "13")
+		run("the last call", 0, false, "13")
+		if want := (waits{"2m0s timedOut=true", "2m0s timedOut=true", "1s timedOut=false", "2m0s timedOut=true"}); !slices.Equal(told, want) {
+			t.Errorf("Metrics = %v, want %v", told, want)
+		}
+	})
+}
+
 // What a transport makes of answers that refuse, for every form of request and every
 // encoding of the answer.
 //
@@ -207,6 +263,7 @@ func TestWrapRefused(t *testing.T) {
 		{name: "merge patch", method: "PATCH", media: merge, body: []byte(`{"metadata":{"resourceVersion":"9"}}`), want: waits},
 		{name: "strategic merge patch", method: "PATCH", media: strategic, body: []byte(`{"metadata":{"resourceVersion":"9"}}`), want: waits},
 		{name: "merge patch without a version", method: "PATCH", media: merge, body: []byte(`{"spec":{"resourceVersion":"9"}}`), want: live},
+		{name: "merge patch that requires that no object exists", method: "PATCH", media: merge, body: []byte(`{"metadata":{"resourceVersion":"` + kube.NoVersion + `"}}`), want: live},
 		{name: "JSON patch that tests", method: "PATCH", media: jsonPatch, body: []byte(`[{"op":"test","path":"/metadata/resourceVersion","value":"9"}]`), want: waits},
 		{name: "JSON patch that sets", method: "PATCH", media: jsonPatch, body: []byte(`[{"op":"replace","path":"/metadata/resourceVersion","value":"9"},{"op":"remove","path":"/spec","value":[1]}]`), want: waits},
 		{name: "JSON patch without a version", method: "PATCH", media: jsonPatch, body: []byte(`[{"op":"replace","path":"/spec","value":"9"}]`), want: live},

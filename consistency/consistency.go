@@ -250,12 +250,14 @@ func (s *Store) Deleted(key types.NamespacedName, uid types.UID, resource schema
 
 // Refused records that the API server rejected a write of the object at version rv with
 // a conflict. The key is ready when the resource's store holds the object at a newer
-// version, or no longer holds it. Ready holds the key back for at most MaxWait.
+// version, or no longer holds it. Ready holds the key back once, for at most MaxWait. After
+// that, LiveRead is true until the store shows it, for at most ten minutes.
 //
 // If rv is not a resource version, the write had no precondition: Ready does not hold the key
-// back, and LiveRead is true in its next run. The same is true if the store has no
-// GetByKey, or has reached rv and never held the object. A transport from Wrap calls
-// Refused by itself. See WroteAt for uid.
+// back, and LiveRead is true in its next run. The same is true if rv is 9223372036854775807,
+// with which an apply only creates. It is also true if the store has no GetByKey, or has
+// reached rv and never held the object. A transport from Wrap calls Refused by itself. See
+// WroteAt for uid.
 func (s *Store) Refused(key types.NamespacedName, uid types.UID, resource schema.GroupResource, object types.NamespacedName, rv string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

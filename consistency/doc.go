@@ -40,7 +40,8 @@
 //     creates, and about fields in an apply without a resource version, are not recorded.
 //   - C6: If a write is rejected with 409 because its resource version V is old, Ready is
 //     false until the store holds the object at a version newer than V, or has reached V
-//     and lacks the object, or MaxWait is over. C8 is an exception.
+//     and lacks the object, or MaxWait is over. Ten minutes later the conflict is dropped. C8
+//     is an exception.
 //   - C7: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
 //   - C8: If a restore of etcd lowers the version of a store, no key waits for a record
@@ -49,7 +50,8 @@
 //   - C9: In calls whose context is of a new leader's or a new shard owner's work, LiveRead
 //     is true while a store has not reached the resource version of the change: for a leader
 //     that of the Lease's release, or else takeover; for a shard that of the shards' table. A
-//     write of the former owner that arrives after it is not covered.
+//     write of the former owner that arrives after it is not covered. A store that moves
+//     twice later than ten minutes after the change, and stays below, is exempt.
 //
 // # Caveats
 //
@@ -59,7 +61,8 @@
 //   - An object deleted before the cache showed it can appear briefly.
 //   - A store is never ready if a transform removes the versions, or without client-go's
 //     AtomicFIFO feature.
-//   - C9 does not cover resources in another etcd.
+//   - C9 covers no resource in another etcd than the Lease. With lower versions it is exempt
+//     after ten minutes or more, and a line of the log names it.
 //   - After a restore of etcd, a new update counts as visible until the informer lists
 //     again.
 package consistency

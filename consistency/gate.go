@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/calls"
 )
@@ -23,7 +25,8 @@ import (
 // After such a conflict LiveRead is true for one run. If that run fails before it has
 // read, read live again. In a new leader it is true until each store has had an event or a
 // bookmark: usually for less than a minute, and not at all for caches that began after the
-// last leader had released its Lease. It is true again while the version of a store is unknown,
+// last leader had released its Lease. If Leases have an etcd of their own, with higher versions, it
+// is true until each store has moved twice, ten minutes after the begin. It is true again while the version of a store is unknown,
 // because a scope.Informer has selected a namespace whose cache is older. An Informer that selects no
 // namespace has no old cache. LiveRead is false for a context that is not from Begin.
 func LiveRead(ctx context.Context) bool {
@@ -35,31 +38,49 @@ func LiveRead(ctx context.Context) bool {
 // writes that are made with it, and LiveRead reports whether it requires live reads.
 func (s *Store) Begin(ctx context.Context, key types.NamespacedName) context.Context {
 	ctx = context.WithValue(ctx, runKey{s}, key)
+	var apart []schema.GroupResource
+	defer func() { logApart(ctx, apart) }() // without the lock
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, _ = s.lagLocked(key)
 	rec := s.records[key]
 	if rec != nil {
 		rec.live = time.Time{} // for one run
+		if now := time.Now(); s.maxWait >= 0 && now.Sub(rec.last) >= s.maxWait {
+			rec.endWaits(now)
+		}
 	}
-	since, _ := ctx.Value(calls.Since{}).(string)
-	if live := rec != nil || !s.showsLocked(since); live != LiveRead(ctx) { // that value is another Store's
+	shown, apart := s.showsLocked(calls.Since(ctx))
+	if live := rec != nil || !shown; live != LiveRead(ctx) { // that value is another Store's
 		ctx = context.WithValue(ctx, calls.LiveRead{}, live)
 	}
 	return ctx
 }
 
-// showsLocked reports whether all stores have reached the version. If it is none, they have.
-func (s *Store) showsLocked(version string) bool {
+// showsLocked reports whether all stores have reached the version of work that has begun then. If it
+// is none, they have. It also returns the resources that are now known to be in another etcd.
+func (s *Store) showsLocked(version string, begun time.Time) (shown bool, apart []schema.GroupResource) {
+	shown = true
 	if !reached(version, version) {
-		return true
+		return shown, nil
 	}
-	for _, c := range s.stores {
-		if !c.shows(version) {
-			return false
+	now := time.Now()
+	for resource, c := range s.stores { // all, so that each notes its moves
+		shows, exempt := c.shows(version, begun, now)
+		shown = shown && (shows || exempt)
+		if exempt && !c.apart {
+			c.apart = true
+			apart = append(apart, resource)
 		}
 	}
-	return true
+	return shown, apart
+}
+
+// logApart logs that the resources are in another etcd than the Lease.
+func logApart(ctx context.Context, resources []schema.GroupResource) {
+	for _, r := range resources {
+		klog.FromContext(ctx).Info("The cache moves and stays below the version of the leader's Lease, so Leases are in an etcd of their own: ten minutes after it began, a new leader trusts this cache", "resource", r.String())
+	}
 }
 
 // Ready reports whether the key may run. It is true if the cache shows all records of
@@ -155,7 +176,8 @@ func (s *Store) mayGoLocked(key types.NamespacedName, w *waiter, now time.Time) 
 			next = end
 		}
 	}
-	if verdict != ready {
+	held := verdict != ready && verdict != overdue
+	if held {
 		if s.maxWait < 0 {
 			return false, lag, time.Time{}
 		}
@@ -166,7 +188,7 @@ func (s *Store) mayGoLocked(key types.NamespacedName, w *waiter, now time.Time) 
 	if now.Before(next) {
 		return false, lag, next
 	}
-	w.timedOut = verdict != ready
+	w.timedOut = held
 	return true, lag, time.Time{}
 }
 

@@ -1,7 +1,6 @@
 package consistency_test
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"slices"
@@ -48,7 +47,7 @@ func (s *selecting) SelectsNothing() bool { return s.nothing.Load() }
 // A store that selects nothing is no reason to read live in the term of a new leader. If it selects an older cache later,
 // that cache is one.
 func TestSelectsNothing(t *testing.T) {
-	ctx := context.WithValue(t.Context(), calls.Since{}, "5")
+	ctx := calls.WithSince(t.Context(), "5")
 	store := &selecting{version: at("")}
 	s := consistency.New(consistency.Config{Stores: stores{pods: store, secrets: at("9")}})
 	check := func(version string, nothing, want bool) {

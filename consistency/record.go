@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/controllerkit/controllerkit/internal/headers"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // storeVersion is the method of cache.Store that returns the version up to which the
@@ -47,6 +48,8 @@ type cached struct {
 	history int                // the number of times that the version went back
 	shown   string             // see shows
 	showing any                // at that time, if the store has the method
+	moves   moves              // while the store does not show a version
+	apart   bool               // the store was logged to be in another etcd
 	remove  func() error       // removes the handler; nil without one of AddInformer
 	parts   map[string]*cached // by namespace, if the store has namespaceVersion
 }
@@ -114,12 +117,13 @@ func (c *cached) version() string {
 // A store whose version becomes unknown has not: it can hold a cache that is older, as a
 // scope.Informer does that selects another namespace. A store that selects nothing holds none, until
 // it selects one. The version of several caches is not read again while the same ones are shown, because
-// each call of a leader asks.
-func (c *cached) shows(version string) bool {
-	var now any // before the version is read: if the caches change in between, the next call reads it again
+// each call of a leader asks. apart reports that the store has not reached the version, and is of another
+// etcd than the version, which is from before begun.
+func (c *cached) shows(version string, begun, now time.Time) (shows, apart bool) {
+	var view any // before the version is read: if the caches change in between, the next call reads it again
 	if s, ok := c.storeVersion.(showing); ok {
-		if now = s.Showing(); now == c.showing && c.shown == version {
-			return true
+		if view = s.Showing(); view == c.showing && c.shown == version {
+			return true, false
 		}
 	}
 	switch read := c.version(); {
@@ -128,11 +132,14 @@ func (c *cached) shows(version string) bool {
 	case !reached(read, read):
 		c.shown = ""
 		if s, ok := c.storeVersion.(selecting); ok && s.SelectsNothing() {
-			return true
+			return true, false
 		}
+	case c.shown != version:
+		c.moves.note(read, now)
+		return false, c.moves.apart(begun)
 	}
-	c.showing = now
-	return c.shown == version
+	c.showing = view
+	return c.shown == version, false
 }
 
 // reached reports whether read is a version and at least wrote.
@@ -226,8 +233,9 @@ type deletion struct {
 type refusal struct {
 	uid     types.UID // "" if absent
 	rv      string
-	shown   bool // the store held the object after the conflict
-	history int  // of the store at that time
+	shown   bool      // the store held the object after the conflict
+	history int       // of the store at that time
+	over    time.Time // if not zero, the begin of a call that MaxWait let run
 }
 
 // mark is an ambiguous write. clock is the number of the last request that had started
@@ -311,7 +319,7 @@ func (s *Store) refusedLocked(key types.NamespacedName, uid types.UID, object ob
 		return
 	}
 	rec := s.recordLocked(key, uid)
-	if !reached(r.rv, r.rv) {
+	if r.rv == kube.NoVersion || !reached(r.rv, r.rv) {
 		rec.live = time.Now()
 		return
 	}
@@ -319,11 +327,23 @@ func (s *Store) refusedLocked(key types.NamespacedName, uid types.UID, object ob
 		rec.refused = map[objectRef]refusal{}
 	}
 	r.history = s.historyOfLocked(object)
-	// A cache that is newer than the higher version is also newer than the lower one.
-	if old, known := rec.refused[object]; !known || old.history != r.history || reached(r.rv, old.rv) {
+	// A cache that is newer than the higher version is also newer than the lower one, but perhaps
+	// no cache reaches one whose wait is over.
+	if old, known := rec.refused[object]; !known || old.history != r.history || !old.over.IsZero() || reached(r.rv, old.rv) {
 		rec.refused[object] = r
 	}
 	rec.last = time.Now()
+}
+
+// endWaits ends the waits for the conflicts of the record, because MaxWait is over. If no cache
+// reaches their version, each write of the key would begin the next wait.
+func (rec *record) endWaits(now time.Time) {
+	for object, r := range rec.refused {
+		if r.over.IsZero() {
+			r.over = now
+			rec.refused[object] = r
+		}
+	}
 }
 
 func (s *Store) ambiguousLocked(key types.NamespacedName, p part) {
@@ -345,7 +365,7 @@ func (rec *record) ambiguousResources() []schema.GroupResource {
 // readyLocked is EnsureReady.
 func (s *Store) readyLocked(key types.NamespacedName) error {
 	switch lag, verdict := s.lagLocked(key); verdict {
-	case behind:
+	case behind, overdue:
 		return &lag
 	case noStore:
 		return fmt.Errorf("consistency: %s was written for %s, but has no store: use AddInformer or Config.Stores", lag.GroupResource, key)
@@ -360,6 +380,7 @@ type verdict int
 const (
 	ready verdict = iota
 	behind
+	overdue // as behind, but only conflicts lack, and Ready has waited for them
 	noStore
 	noObjects // the store has no GetByKey
 )
@@ -367,10 +388,10 @@ const (
 // lagLocked returns the first record of the key that the cache does not show. If the cache
 // shows all, it drops the records. It runs at events for waiting keys, so it makes no
 // error.
-func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
+func (s *Store) lagLocked(key types.NamespacedName) (lag staleError, _ verdict) {
 	rec := s.records[key]
 	if rec == nil {
-		return staleError{}, ready
+		return lag, ready
 	}
 	now := time.Now()
 	for i := 0; i < len(rec.wrote); i++ {
@@ -399,11 +420,15 @@ func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
 	}
 	for object, r := range rec.refused {
 		held, ok := s.objectsLocked(object.resource)
-		if !ok || r.history != s.historyOfLocked(object) {
+		if !ok || r.history != s.historyOfLocked(object) || !r.over.IsZero() && now.Sub(r.over) > ambiguousFor {
 			rec.live = now
 		} else if read, seen := r.seen(held, object.name, s.cachedOfLocked(object).version()); !seen {
 			rec.refused[object] = r // with shown
-			return staleError{GroupResource: object.resource, ReadRV: read, RefusedRV: r.rv, RefusedObject: object.name}, behind
+			lag = staleError{GroupResource: object.resource, ReadRV: read, RefusedRV: r.rv, RefusedObject: object.name}
+			if r.over.IsZero() {
+				return lag, behind
+			}
+			continue
 		} else if read == "" && !r.shown || r.restored(read) {
 			rec.live = now // the object exists, but not in this store, or not at this version
 		}
@@ -415,10 +440,13 @@ func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
 	if now.Sub(rec.live) > ambiguousFor {
 		rec.live = time.Time{}
 	}
+	if len(rec.refused) > 0 {
+		return lag, overdue
+	}
 	if len(rec.ambiguous) == 0 && rec.live.IsZero() {
 		delete(s.records, key)
 	}
-	return staleError{}, ready
+	return lag, ready
 }
 
 // absentLocked is ready if the store does not hold the object with the UID. It also

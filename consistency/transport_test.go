@@ -418,7 +418,7 @@ func TestLiveReadIsOfOneStore(t *testing.T) {
 // Proves C5, C9.
 func TestLiveReadOfNewLeader(t *testing.T) {
 	ctx := func(version string) context.Context {
-		return context.WithValue(t.Context(), calls.Since{}, version)
+		return calls.WithSince(t.Context(), version)
 	}
 	podVersion, secretVersion := at("5"), at("9")
 	s := consistency.New(consistency.Config{Stores: stores{pods: podVersion, secrets: secretVersion}})

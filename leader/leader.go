@@ -195,7 +195,7 @@ type Elector struct {
 // If ctx is done, lead's context ends: lead has DrainTimeout to finish while the Lease is
 // still renewed. If leadership is lost, lead's context ends with the cause ErrLost: then
 // all work must stop at once. The context carries the term, see [TermFrom], and a resource
-// version that no write of an earlier leader exceeds, unless it arrives late. With it
+// version that no write of an earlier leader exceeds, unless it arrives late or is in another etcd. With it
 // consistency.LiveRead judges the caches. A panic in lead is not recovered.
 //
 // Run calls lead once for each term, so lead must make what it shuts down, such as a

@@ -59,8 +59,8 @@ func TestSince(t *testing.T) {
 				if tc.released {
 					want = before.ResourceVersion
 				}
-				if got := ctx.Value(calls.Since{}); got != want {
-					t.Errorf("the version is %v, want %v", got, want)
+				if got, _ := calls.Since(ctx); got != want {
+					t.Errorf("the version is %q, want %q", got, want)
 				}
 			})
 		})

@@ -88,7 +88,7 @@ func newTerm(ctx context.Context, id Term, since string, last time.Time, sent te
 		doubt:          make(chan struct{}, 1),
 	}
 	if since != "" {
-		ctx = context.WithValue(ctx, calls.Since{}, since)
+		ctx = calls.WithSince(ctx, since)
 	}
 	ctx = context.WithValue(ctx, calls.LastRenewal{}, last)
 	t.Begin(context.WithValue(ctx, termKey{}, t), ErrLost, sent, validFor, wall)

@@ -125,8 +125,8 @@ type Child struct {
 // at most 100 in a call. Each is deleted in the cached version, after a read that confirms that the
 // object of the call has not changed, with background propagation. None is deleted if an Apply of the call
 // failed, or a [Reader] did with another error than NotFound. In a new leader none is deleted by a call that has
-// used a Reader, until the caches are as new as the last leader's writes. That is never so if
-// one of them is of an API server with an etcd of its own: see C9 of package consistency.
+// used a Reader, until the caches are as new as the last leader's writes. This takes ten minutes or more
+// if Leases have an etcd of their own: see C9 of package consistency.
 func (c *Controller) Apply(ctx context.Context, objects ...any) ([]Child, error) {
 	call, err := callOf(ctx)
 	switch {

@@ -67,7 +67,7 @@ func TestOptionalNotListed(t *testing.T) {
 			},
 		})
 		operator.Reads(c, appsv1.SchemeGroupVersion.WithResource("deployments"), operator.Reading[*appsv1.Deployment]{Optional: true})
-		ctx, cancel := context.WithTimeout(context.WithValue(testlog.New().Context(t.Context()), calls.Since{}, "4"), 2*time.Minute) // the Pods are at 5
+		ctx, cancel := context.WithTimeout(calls.WithSince(testlog.New().Context(t.Context()), "4"), 2*time.Minute) // the Pods are at 5
 		defer cancel()
 		if err := op.Run(ctx); err != nil {
 			t.Error(err)

@@ -192,8 +192,9 @@ func TestContext(t *testing.T) {
 			if got, ok := shard.From(ctx); !ok || got != sh || sh.Term == 0 || sh.Table == "" {
 				t.Errorf("From() = %v, %t, want %v", got, ok, sh)
 			}
-			if got, want := ctx.Value(calls.Since{}), s.get(groupName).ResourceVersion; got != want {
-				t.Errorf("the version that shows all earlier writes is %v, want %v, which made this owner", got, want)
+			want := s.get(groupName).ResourceVersion
+			if got, _ := calls.Since(ctx); got != want {
+				t.Errorf("the version that shows all earlier writes is %q, want %q, which made this owner", got, want)
 			}
 			if err := do(ctx, http.MethodPut); err != nil {
 				t.Errorf("a write of the owner: %v", err)

@@ -178,7 +178,7 @@ func (s *stay) endAll(done result) {
 func (r *replica) startLocked(e *epoch, s Shard, since string, work func(context.Context, Shard) error) {
 	o := &ownership{Shard: s, epoch: &e.Period}
 	owned, lose := context.WithCancelCause(context.WithValue(e.Context(), ownershipKey{}, o))
-	ctx, cancel := context.WithCancelCause(context.WithValue(context.WithValue(owned, calls.Validity{}, owned), calls.Since{}, since))
+	ctx, cancel := context.WithCancelCause(calls.WithSince(context.WithValue(owned, calls.Validity{}, owned), since))
 	run := &run{ownership: o, cancel: cancel, lose: lose}
 	r.runs[s.Index], r.spent[s.Index] = run, s.Term
 	r.gained++

@@ -1,7 +1,6 @@
 package scope_test
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -79,7 +78,7 @@ func TestVersionOfNewLeader(t *testing.T) {
 		check := func(want bool) {
 			t.Helper()
 			synctest.Wait()
-			ctx := context.WithValue(t.Context(), calls.Since{}, "13")
+			ctx := calls.WithSince(t.Context(), "13")
 			if got := consistency.LiveRead(writes.Begin(ctx, types.NamespacedName{Name: "key"})); got != want {
 				t.Errorf("LiveRead = %t, want %t", got, want)
 			}
@@ -165,7 +164,7 @@ func TestNoVersionOfNewLeader(t *testing.T) {
 		check := func(when string, want bool) {
 			t.Helper()
 			synctest.Wait()
-			ctx := context.WithValue(t.Context(), calls.Since{}, "13")
+			ctx := calls.WithSince(t.Context(), "13")
 			if got := consistency.LiveRead(writes.Begin(ctx, types.NamespacedName{Name: "key"})); got != want {
 				t.Errorf("%s: LiveRead = %t, want %t", when, got, want)
 			}

@@ -27,9 +27,24 @@ const (
 // LiveRead is the key of a bool: the call must not decide by the cache.
 type LiveRead struct{}
 
-// Since is the key of a resource version, a string: a cache that has reached it shows all
-// that earlier owners of the work have written.
-type Since struct{}
+// WithSince returns a context of work that begins now. A cache that has reached the resource version
+// shows all that earlier owners of the work have written.
+func WithSince(ctx context.Context, version string) context.Context {
+	return context.WithValue(ctx, sinceKey{}, since{version, time.Now()})
+}
+
+// Since returns the version of WithSince, "" without one, and when the work began.
+func Since(ctx context.Context) (version string, begun time.Time) {
+	s, _ := ctx.Value(sinceKey{}).(since)
+	return s.version, s.begun
+}
+
+type sinceKey struct{}
+
+type since struct {
+	version string
+	begun   time.Time
+}
 
 // LastRenewal is the key of a time.Time: when this replica saw the last write of the former
 // leader to the Lease. A leader that has seen no former one has the begin of its campaign.

@@ -2,6 +2,10 @@ package kube
 
 import "net/http"
 
+// NoVersion is a resource version that no object has. An apply with it creates an object, and
+// fails with a conflict if the object exists.
+const NoVersion = "9223372036854775807"
+
 // IsWrite reports whether a request to the API server can change something: its method is not
 // GET, HEAD or OPTIONS, or it opens a connection, as exec, attach and port-forward by
 // WebSocket do. client-go's transports for WebSocket and SPDY set the header Upgrade after

@@ -18,10 +18,6 @@ import (
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/rejection"
 )
 
-// noVersion is a resourceVersion that no object has. An apply with it creates an object,
-// and fails with a Conflict if the object exists.
-const noVersion = "9223372036854775807"
-
 // maxStale is after how many stale attempts applyMember returns the error of the next.
 const maxStale = 3
 
@@ -33,7 +29,7 @@ type attempt struct {
 	mayRecreate bool          // live may be deleted and created again
 
 	previous         int  // attempts
-	rejectsNoVersion bool // the API server rejected noVersion
+	rejectsNoVersion bool // the API server rejected kube.NoVersion
 	recreated        bool // a previous attempt deleted the object
 }
 
@@ -49,7 +45,7 @@ const (
 )
 
 // precondition returns the object whose uid and resourceVersion the apply requires. It is
-// nil for an absent object if the API server rejects noVersion. Without force, that apply
+// nil for an absent object if the API server rejects kube.NoVersion. Without force, that apply
 // fails if it meets fields of another user.
 func (a *attempt) precondition() metav1.Object {
 	switch {
@@ -58,7 +54,7 @@ func (a *attempt) precondition() metav1.Object {
 	case a.rejectsNoVersion:
 		return nil
 	default:
-		return &metav1.ObjectMeta{ResourceVersion: noVersion}
+		return &metav1.ObjectMeta{ResourceVersion: kube.NoVersion}
 	}
 }
 

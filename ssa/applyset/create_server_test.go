@@ -1,18 +1,23 @@
 package applyset_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
 
+	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/ssa/applyset"
@@ -113,6 +118,45 @@ func TestServerSetCreate(t *testing.T) {
 	}
 	if _, err := s.Delete(t.Context(), g.read(t, parent)); err != nil {
 		t.Log(err) // a Namespace takes its time
+	}
+}
+
+// If an object that Apply supposes to be absent exists, the conflict of the creation does not hold the
+// key back: it waits only for the write.
+func TestServerSetCreateGate(t *testing.T) {
+	g := newGallery(t)
+	config := testserver.Config(t)
+	writes := consistency.New(consistency.Config{MaxWait: -1})
+	config.Wrap(writes.Wrap)
+	configMaps := informers.NewSharedInformerFactoryWithOptions(g, 0, informers.WithNamespace(g.two)).Core().V1().ConfigMaps().Informer()
+	if err := writes.AddInformer(corev1.Resource("configmaps"), configMaps); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { configMaps.RunWithContext(ctx) })
+	defer running.Wait()
+	defer stop()
+
+	if _, err := g.CoreV1().ConfigMaps(g.two).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	parent := g.parent(t, "parent")
+	wanted := wantConfigMap(g.two, "one", "red")
+	wanted.Adopt = true
+	key := types.NamespacedName{Namespace: g.one, Name: "parent"}
+	results, err := newSet(t, config).Apply(writes.Begin(t.Context(), key), parent, wanted)
+	if err != nil || results[0].Action != applyset.Adopted {
+		t.Fatalf("%s, error %v, want the object to be adopted", actions(results), err)
+	}
+	writes.End(key)
+	shown, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := writes.Wait(shown, key); err != nil {
+		t.Fatalf("the key waits for more than its write: %v", err)
+	}
+	if !consistency.LiveRead(writes.Begin(t.Context(), key)) {
+		t.Error("the next call decides by a cache that did not have the object")
 	}
 }
 

@@ -136,7 +136,7 @@ func TestNewShardReadsLive(t *testing.T) {
 		}
 		work := t.Context()
 		if moved {
-			work = context.WithValue(work, calls.Since{}, "9")
+			work = calls.WithSince(work, "9")
 		}
 		f.Own(t, work, gate)
 		err := f.Reconcile(gate.Begin(t.Context(), types.NamespacedName{Name: tenant.Name}), tenant.Name)
