@@ -7,6 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/testlog"
@@ -132,4 +135,33 @@ func TestTermsInAnotherEtcd(t *testing.T) {
 			t.Errorf("%d lines, want one for the resource: %v", len(lines), logs.All())
 		}
 	})
+}
+
+// TestServerInAnotherEtcd has the versions of an informer of the API server, and a Lease whose version is far above them.
+//
+// Proves C9.
+func TestServerInAnotherEtcd(t *testing.T) {
+	f := newFixture(t, jsonType)
+	if err := f.writes.RemoveInformer(pods); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	for i, minutes := range []time.Duration{0, 5, 11, 13, 15} {
+		cm, err := f.live.CoreV1().ConfigMaps(f.ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "a-"}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.writes.Saw(f.key, "", corev1.Resource("configmaps"), cm)
+		if err := f.writes.Wait(t.Context(), f.key); err != nil {
+			t.Fatal(err)
+		}
+		now := begun.Add(minutes * time.Minute)
+		if !f.writes.ShowsAt(cm.ResourceVersion, now, now) {
+			t.Errorf("minute %d: a cache that is current is not trusted", minutes)
+		}
+		raised := "1000" + cm.ResourceVersion
+		if got, want := f.writes.ShowsAt(raised, begun, now), i == 4; got != want {
+			t.Errorf("minute %d: trusted %t, want %t, at version %s", minutes, got, want, raised)
+		}
+	}
 }

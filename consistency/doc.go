@@ -14,10 +14,9 @@
 //	controller := &reconcile.Controller[types.NamespacedName]{Gate: writes, ...}
 //
 // If the cache still lags after MaxWait, 2 minutes by default, the key runs, and [LiveRead]
-// is true: then read from the API server. Most callers set the Gate, as here. In a
-// loop of your own, call [Store.Ready] before each reconcile. If it is false, skip the key: the
-// function wake must add it to the queue again. Otherwise reconcile with the context of
-// [Store.Begin], then call [Store.End].
+// is true: then read from the API server. Most callers set the Gate, as here. In a loop of
+// your own, call [Store.Ready] before each reconcile, and [Store.Begin] and [Store.End]
+// around it.
 //
 // # How it works
 //
@@ -50,8 +49,8 @@
 //   - C9: In calls whose context is of a new leader's or a new shard owner's work, LiveRead
 //     is true while a store has not reached the resource version of the change: for a leader
 //     that of the Lease's release, or else takeover; for a shard that of the shards' table. A
-//     write of the former owner that arrives after it is not covered. A store that moves
-//     twice later than ten minutes after the change, and stays below, is exempt.
+//     later write of the former owner is not covered. A store that moves twice, ten minutes
+//     later, and stays below is exempt.
 //
 // # Caveats
 //
@@ -61,8 +60,7 @@
 //   - An object deleted before the cache showed it can appear briefly.
 //   - A store is never ready if a transform removes the versions, or without client-go's
 //     AtomicFIFO feature.
-//   - C9 covers no resource in another etcd than the Lease. With lower versions it is exempt
-//     after ten minutes or more, and a line of the log names it.
+//   - C9 covers no resource in another etcd than the Lease.
 //   - After a restore of etcd, a new update counts as visible until the informer lists
 //     again.
 package consistency

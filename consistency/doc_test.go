@@ -5,7 +5,7 @@
 //     several_server
 //   - the wait: consistency, gate, ready, wake, server, deleted, parts, remove, restore
 //   - conflicts: conflict, conflict_server
-//   - live reads: live
+//   - live reads: live, apart
 //   - a controller without duplicates: proof_server with proof_late (late watches)
 //   - no proof: bench, example, live_example, export, helpers, main
 

@@ -1,5 +1,7 @@
 package consistency
 
+import "time"
+
 // Waits returns how many entries are kept of who waits for what, and whether a timer
 // runs.
 func (s *Store) Waits() (entries int, timer bool) {
@@ -13,6 +15,14 @@ func (s *Store) WaitedParts() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.wakes.versions)
+}
+
+// ShowsAt reports whether LiveRead would be false at a time, in work that began at begun.
+func (s *Store) ShowsAt(version string, begun, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shown, _ := s.showsLocked(version, begun, now)
+	return shown
 }
 
 // StaleError is the error of a key whose cache is behind.

@@ -50,7 +50,8 @@ func (s *Store) Begin(ctx context.Context, key types.NamespacedName) context.Con
 			rec.endWaits(now)
 		}
 	}
-	shown, apart := s.showsLocked(calls.Since(ctx))
+	since, begun := calls.Since(ctx)
+	shown, apart := s.showsLocked(since, begun, time.Now())
 	if live := rec != nil || !shown; live != LiveRead(ctx) { // that value is another Store's
 		ctx = context.WithValue(ctx, calls.LiveRead{}, live)
 	}
@@ -59,12 +60,11 @@ func (s *Store) Begin(ctx context.Context, key types.NamespacedName) context.Con
 
 // showsLocked reports whether all stores have reached the version of work that has begun then. If it
 // is none, they have. It also returns the resources that are now known to be in another etcd.
-func (s *Store) showsLocked(version string, begun time.Time) (shown bool, apart []schema.GroupResource) {
+func (s *Store) showsLocked(version string, begun, now time.Time) (shown bool, apart []schema.GroupResource) {
 	shown = true
 	if !reached(version, version) {
 		return shown, nil
 	}
-	now := time.Now()
 	for resource, c := range s.stores { // all, so that each notes its moves
 		shows, exempt := c.shows(version, begun, now)
 		shown = shown && (shows || exempt)
