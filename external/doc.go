@@ -67,6 +67,6 @@
 //   - Anyone who may edit the object can edit the annotation, and so choose the id. If there is a
 //     Find, Ensure and Delete then return an error of the class rejected. Once and ID return the
 //     chosen id: before it opens another's thing, check that the thing carries the token.
-//   - Without a Find, Ensure takes the thing of another for the object's if somebody edits the id. If
-//     somebody removes the annotation, the thing is lost to this package.
+//   - Without a Find, Ensure takes another's thing for the object's if somebody edits the id. If
+//     somebody removes the annotation, the thing is lost.
 package external
