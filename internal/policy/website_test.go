@@ -82,8 +82,8 @@ func TestWebsiteIsShort(t *testing.T) {
 		return n
 	}
 	program, controller := lines("examples/website/main.go"), lines("examples/website/controller/controller.go")
-	if program > 25 || program+controller > 115 {
-		t.Errorf("examples/website has %d lines in main.go and %d in all, want at most 25 and 115", program, program+controller)
+	if program > 25 || program+controller > 116 {
+		t.Errorf("examples/website has %d lines in main.go and %d in all, want at most 25 and 116", program, program+controller)
 	}
 	files, err := filepath.Glob("examples/website/controller/*.go")
 	if err != nil {
