@@ -85,7 +85,7 @@ func TestShowing(t *testing.T) {
 	check := func(when, since string, want bool, reads int) {
 		t.Helper()
 		pod.reads = 0
-		ctx := context.WithValue(t.Context(), calls.Since{}, since)
+		ctx := calls.WithSince(t.Context(), since)
 		for range 100 {
 			if got := consistency.LiveRead(s.Begin(ctx, owner)); got != want {
 				t.Fatalf("%s: LiveRead = %t, want %t", when, got, want)
@@ -113,7 +113,7 @@ func TestShowing(t *testing.T) {
 	pod.set("7")
 	check("a later term, caught up", "7", false, 1)
 	secret.set("")
-	if ctx := context.WithValue(t.Context(), calls.Since{}, "7"); !consistency.LiveRead(s.Begin(ctx, owner)) {
+	if ctx := calls.WithSince(t.Context(), "7"); !consistency.LiveRead(s.Begin(ctx, owner)) {
 		t.Error("a store without views has no version, and LiveRead is false")
 	}
 }

@@ -141,7 +141,7 @@ func TestVersionOfNewLeaderIsReadOnce(t *testing.T) {
 			must(t, objects.Select(t.Context(), in(names...)))
 			synctest.Wait()
 			reads.Store(0)
-			ctx := context.WithValue(t.Context(), calls.Since{}, "13")
+			ctx := calls.WithSince(t.Context(), "13")
 			for range 100 {
 				if consistency.LiveRead(writes.Begin(ctx, types.NamespacedName{Name: "key"})) {
 					t.Fatalf("%d namespaces: LiveRead is true", len(names))
