@@ -79,14 +79,14 @@ func Has(obj metav1.Object, name string) bool {
 //	deleting, present           runs cleanup, then removes it           false
 //	deleting, missing           sends no request                        false
 //
-// It confirms the finalizer by a dry run if consistency.LiveRead is true.
+// It confirms the finalizer by a dry run if consistency.LiveRead is true, also before cleanup.
 //
 // name should be a domain, a slash and a word, such as example.com/bucket. See the
 // Caveats of the package for other names. If live is true, held is valid and the caller
 // goes on. If live is false, the reconcile is over, with or without an error.
 //
 // cleanup must be idempotent, and must read the things that it deletes from their source,
-// because its object can be an older copy. It gets ctx as it is. Ensure does not retry
+// because its object can be an older copy. Find them by the object's UID: a new object can have its name. It gets ctx as it is. Ensure does not retry
 // cleanup and does not recover its panics. If its error is a controllerkit.WaitingError, the error of
 // Ensure is a [BlockedError] of one step, cleanup.
 //
@@ -113,8 +113,26 @@ func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 		note("run the cleanup of the finalizer " + name + ", and remove it")
 		return Held[T]{}, false, nil
 	}
-	plans := &observers{}
-	if err := cleanup(ctx, Held[T]{object: obj, name: name, client: c, plans: plans}); err != nil {
+	if live, _ := ctx.Value(calls.LiveRead{}).(bool); live { // an earlier leader can have finished, and another object can have the name
+		now, err := look(ctx, c, obj)
+		if kube.IsGone(err, obj.GetName()) || kube.IsFailedTest(err) || err == nil && !Has(now, name) {
+			noteRemoval(ctx, name, obj, nil, nil)
+			return Held[T]{}, false, nil
+		}
+		if err != nil {
+			return Held[T]{}, false, fmt.Errorf("finalizer %s: read the live object: %w", name, err)
+		}
+		obj = now
+	}
+	plans, returned := &observers{}, false
+	defer func() {
+		if !returned { // a panic, which goes on
+			noteBlocked(ctx, name, obj, nil)
+		}
+	}()
+	err = cleanup(ctx, Held[T]{object: obj, name: name, client: c, plans: plans})
+	returned = true
+	if err != nil {
 		noteBlocked(ctx, name, obj, err)
 		err = asBlocked(err, obj.GetDeletionTimestamp().Time)
 		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup: %w", name, err)
@@ -138,7 +156,7 @@ const (
 )
 
 // noteBlocked reports to the observers of ctx, package debug and Metrics, that a cleanup was not
-// done. A Plan has reported its steps itself.
+// done. err is nil after a panic. A Plan has reported its steps itself.
 func noteBlocked(ctx context.Context, name string, obj metav1.Object, err error) {
 	var steps []string
 	blocked, ok := errors.AsType[*BlockedError](err)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -115,14 +116,18 @@ func stored(m *model) []string {
 func TestEnsurePanickingCleanup(t *testing.T) {
 	obj := object("a", true, name)
 	m := &model{live: obj.DeepCopy()}
+	var noted objectsOf
 	func() {
 		defer func() {
 			if r := recover(); r != "boom" {
 				t.Errorf("recovered %v, want the panic of cleanup", r)
 			}
 		}()
-		finalizer.Ensure(t.Context(), m, obj, name, func(context.Context, held) error { panic("boom") })
+		finalizer.Ensure(context.WithValue(t.Context(), calls.Metrics{}, &noted), m, obj, name, func(context.Context, held) error { panic("boom") })
 	}()
+	if want := []string{"a [cleanup]"}; !slices.Equal(noted.blocked, want) {
+		t.Errorf("the metrics got %q, want %q", noted.blocked, want)
+	}
 	if got := stored(m); !slices.Equal(got, []string{name}) || m.patches != 0 {
 		t.Errorf("stored finalizers = %q after %d patches, want the finalizer and none", got, m.patches)
 	}

@@ -32,12 +32,19 @@ func TestLiveRead(t *testing.T) {
 		{"replaced", object("u", false, name), object("v", false, name), false, true, false, 1},
 		{"gone", object("u", false, name), nil, false, false, true, 1},
 		{"not stored yet", object("u", false), object("u", false), true, false, false, 1},
-		{"a deleted copy", object("u", true, name), nil, false, false, false, 1}, // of Remove
+		{"a deleted copy", object("u", true, name), nil, false, false, false, 1},
+		{"a deleted copy, replaced", object("u", true, name), object("v", false), false, false, false, 1},
+		{"a deleted copy, without the finalizer", object("u", true, name), object("u", true, "example.com/other"), false, false, false, 1},
 	} {
 		for _, stale := range []bool{true, false} {
 			m := &model{live: tc.server}
 			held, live, err := finalizer.Ensure(context.WithValue(t.Context(), calls.LiveRead{}, stale), m, tc.copy, name,
-				func(context.Context, finalizer.Held[*corev1.ConfigMap]) error { return nil })
+				func(context.Context, finalizer.Held[*corev1.ConfigMap]) error {
+					if stale {
+						t.Errorf("%s: the cleanup ran, although the object is gone", tc.what)
+					}
+					return nil
+				})
 			if !stale {
 				if known := finalizer.Has(tc.copy, name) && tc.copy.DeletionTimestamp == nil; known && (!live || m.patches > 0) {
 					t.Errorf("%s: live %t after %d patches although the cache is trusted", tc.what, live, m.patches)

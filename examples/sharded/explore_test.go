@@ -57,7 +57,7 @@ func scenario() controllertest.Scenario {
 		Pause:    10 * time.Second, // the Lease of a paused replica is lost
 		Cloud:    cloud.Options{ChosenIDs: true},
 		Start: func(ctx context.Context, config *rest.Config, env *controllertest.Env) error {
-			s, _ := services.LoadOrStore(env.Namespace, newService())
+			s, _ := services.LoadOrStore(env.Namespace, newService(shard.Ranges{N: 4}))
 			group := &shard.Group{
 				Namespace: env.Namespace, Name: "sharded", Identity: fmt.Sprint("replica-", replicas.Add(1)), Ranges: shard.Ranges{N: 4},
 				LeaseDuration: 9 * time.Second, RenewDeadline: 6 * time.Second, RetryPeriod: time.Second, StartTimeout: patience,

@@ -81,8 +81,8 @@ func run(ctx context.Context, config *rest.Config, group *shard.Group, url strin
 	}}
 	publish := func(ctx context.Context, key types.NamespacedName) (result reconcile.Result, err error) {
 		s, _ := shard.From(ctx)
-		m, _ := lister.Get(key.Name) // the only error of a cache is NotFound, with nil
-		if m == nil {
+		m, _ := lister.Get(key.Name)              // the only error of a cache is NotFound, with nil
+		if m == nil || divided.of(m) != s.Index { // a new object of the name is of another shard, which publishes it
 			return result, nil
 		}
 		body, _ := json.Marshal(publication{m, group.Identity, s, time.Now()})

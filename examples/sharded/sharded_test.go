@@ -44,6 +44,8 @@ const patience = 2 * time.Minute // for what has an event; a slow machine needs 
 // A service records the publications, and judges the owners of each object: a replica that
 // sent later than the first request of the next term has overlapped with it.
 type service struct {
+	ranges shard.Ranges // to which shard each object belongs; the zero value if that changes
+
 	mu       sync.Mutex
 	last     map[types.UID]publication // of the highest term
 	first    map[types.UID]time.Time   // Sent of that term's first
@@ -53,8 +55,8 @@ type service struct {
 	changed  chan struct{} // closed by the next publication
 }
 
-func newService() *service {
-	return &service{last: map[types.UID]publication{}, first: map[types.UID]time.Time{}, changed: make(chan struct{})}
+func newService(ranges shard.Ranges) *service {
+	return &service{ranges: ranges, last: map[types.UID]publication{}, first: map[types.UID]time.Time{}, changed: make(chan struct{})}
 }
 
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -73,6 +75,9 @@ func (s *service) take(p publication) (status int) {
 	id := p.Object.UID
 	last, first := s.last[id], s.first[id]
 	s.total++
+	if of, err := s.ranges.Of(p.Object); s.ranges.N > 0 && (err != nil || of != p.Shard.Index) {
+		s.overlaps = append(s.overlaps, fmt.Sprintf("%+v is of shard %d, %v", p, of, err))
+	}
 	switch {
 	case p.Shard.Term == last.Shard.Term && p.Replica != last.Replica,
 		p.Shard.Term < last.Shard.Term && p.Sent.After(first),
@@ -158,7 +163,7 @@ func TestServerSharded(t *testing.T) {
 		_, err := client.Create(t.Context(), m, metav1.CreateOptions{})
 		return err
 	})
-	log := newService()
+	log := newService(shard.Ranges{})
 	server := httptest.NewServer(log)
 	t.Cleanup(server.Close)
 	bin := filepath.Join(t.TempDir(), "sharded")

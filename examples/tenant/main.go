@@ -66,7 +66,7 @@ func run(ctx context.Context, o options) (exitCode int, err error) {
 	if op.Elector != nil {
 		op.Elector.LeaseDuration, op.Elector.RenewDeadline, op.Elector.RetryPeriod = o.leaseDuration, o.renewDeadline, o.retryPeriod
 	}
-	if err := controller.Register(op, controller.Config{Billing: o.billing(ctx, op.Mux), Workers: o.workers, Selector: o.selector, Group: group, Metrics: m}); err != nil {
+	if err := controller.Register(ctx, op, controller.Config{Billing: o.billing(ctx, op.Mux), Workers: o.workers, Selector: o.selector, Group: group, Metrics: m}); err != nil {
 		return 0, err
 	}
 	if err := op.Run(ctx); err != nil || p == nil {

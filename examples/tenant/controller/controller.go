@@ -115,8 +115,8 @@ type Controller struct {
 	appliedPolicies ssa.Memory[*networkingv1.NetworkPolicy, *applynetworkingv1.NetworkPolicyApplyConfiguration]
 }
 
-// Register adds a Controller to an operator. It sends no request.
-func Register(op *operator.Operator, cfg Config) error {
+// Register adds a Controller to an operator. It sends no request. ctx is that of [operator.Operator.Run].
+func Register(ctx context.Context, op *operator.Operator, cfg Config) error {
 	if cfg.Billing == nil {
 		return errors.New("controller: Config.Billing is required")
 	}
@@ -139,8 +139,13 @@ func Register(op *operator.Operator, cfg Config) error {
 
 	if cfg.Group != nil {
 		c.shards = &shards{group: cfg.Group, loop: &tenants.Loop, owned: map[int]*owned{}}
-		// It stops after the reconciles, which need its shards.
+		// The part stops last, but the replica leaves the group when the process begins to stop: a shard without
+		// a reconcile moves then, and the others when theirs have ended.
+		process := ctx
 		op.Group.Add("shards", func(ctx context.Context) error {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(process, cancel)()
 			select {
 			case <-op.Informers.HasSyncedChecker().Done(): // a replica that cannot work takes no shard
 			case <-ctx.Done():

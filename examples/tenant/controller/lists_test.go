@@ -51,7 +51,7 @@ func TestLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := controller.Register(op, controller.Config{
+	if err := controller.Register(t.Context(), op, controller.Config{
 		Billing:  &billing.Client{URL: "http://billing"},
 		Selector: labels.SelectorFromSet(labels.Set{"shard": "a"}),
 	}); err != nil {

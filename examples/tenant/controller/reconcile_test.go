@@ -470,7 +470,7 @@ func TestDeletedTenant(t *testing.T) {
 }
 
 func TestNewRequiredFields(t *testing.T) {
-	if err := controller.Register(nil, controller.Config{}); err == nil || !strings.Contains(err.Error(), "Config.Billing") {
+	if err := controller.Register(t.Context(), nil, controller.Config{}); err == nil || !strings.Contains(err.Error(), "Config.Billing") {
 		t.Errorf("got %v, want an error that names Config.Billing", err)
 	}
 }

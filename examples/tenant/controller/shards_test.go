@@ -9,6 +9,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
@@ -30,19 +32,26 @@ import (
 	tenantinformers "github.com/controllerkit/controllerkit/examples/tenant/client/informers/externalversions"
 	"github.com/controllerkit/controllerkit/examples/tenant/controller"
 	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/leasetest"
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/shard"
 )
 
 // cluster is an API server with one tenant. If refuses is set, it forbids each list and watch.
-type cluster struct{ refuses bool }
+type cluster struct {
+	refuses bool
+	held    chan struct{} // a write waits until it is closed; nil means it does not
+}
 
 func (c cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if discovery, ok := discovered()[r.URL.Path]; ok {
 		_, _ = io.WriteString(w, discovery)
 		return
+	}
+	if r.Method != http.MethodGet && c.held != nil {
+		<-c.held
 	}
 	if c.refuses || r.URL.Query().Get("watch") == "" {
 		w.WriteHeader(http.StatusForbidden)
@@ -64,25 +73,25 @@ func (c cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // newReplica returns a replica with -shards, and the client of its Leases.
-func newReplica(t *testing.T, c cluster) (*operator.Operator, *fake.Clientset) {
+func newReplica(ctx context.Context, t *testing.T, c cluster, leases coordinationv1client.LeaseInterface) *operator.Operator {
 	t.Helper()
 	op, err := operator.New(&rest.Config{Host: "http://cluster", Transport: inProcess{c}}, operator.Options{Name: "tenant-controller"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	leases := fake.NewClientset()
-	group := &shard.Group{Leases: leases.CoordinationV1().Leases("system"), Namespace: "system", Name: "tenant-shards", Ranges: shard.Ranges{N: 2}}
-	if err := controller.Register(op, controller.Config{Billing: &billing.Client{URL: "http://billing"}, Group: group}); err != nil {
+	group := &shard.Group{Leases: leases, Namespace: "system", Name: "tenant-shards", Ranges: shard.Ranges{N: 4}}
+	if err := controller.Register(ctx, op, controller.Config{Billing: &billing.Client{URL: "http://billing"}, Group: group}); err != nil {
 		t.Fatal(err)
 	}
-	return op, leases
+	return op
 }
 
 // TestNoShardWithoutCaches: a replica whose informers do not sync, for example because its Role lacks a right, does not join
 // the group, and takes no shard from a replica that works.
 func TestNoShardWithoutCaches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		op, leases := newReplica(t, cluster{refuses: true})
+		leases := fake.NewClientset()
+		op := newReplica(t.Context(), t, cluster{refuses: true}, leases.CoordinationV1().Leases("system"))
 		if err := op.Run(klog.NewContext(t.Context(), klog.Logger{})); err == nil || !strings.Contains(err.Error(), "orbidden") {
 			t.Errorf("Run() = %v, want an error with the missing right", err)
 		}
@@ -96,7 +105,8 @@ func TestNoShardWithoutCaches(t *testing.T) {
 // the replicas is the number of tenants.
 func TestObjectsWithoutShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		op, leases := newReplica(t, cluster{})
+		leases := fake.NewClientset()
+		op := newReplica(t.Context(), t, cluster{}, leases.CoordinationV1().Leases("system"))
 		leases.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewServiceUnavailable("a test")
 		})
@@ -116,6 +126,47 @@ func TestObjectsWithoutShards(t *testing.T) {
 		}
 		cancel()
 		<-ended
+	})
+}
+
+// TestStopLeavesTheGroup: the shards of a replica that stops move at once while one of its calls lasts, but for that of the call.
+func TestStopLeavesTheGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
+		held, leases := make(chan struct{}), leasetest.New()
+		op := newReplica(ctx, t, cluster{held: held}, leases.Client())
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := op.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(10 * time.Second) // it has all shards
+		other, stop := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
+		var owned atomic.Int32
+		group := &shard.Group{Leases: leases.Client(), Namespace: "system", Name: "tenant-shards", Identity: "other", Ranges: shard.Ranges{N: 4}}
+		running.Go(func() {
+			if err := group.Run(other, func(ctx context.Context, _ shard.Shard) error {
+				owned.Add(1)
+				<-ctx.Done()
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+		cancel()
+		time.Sleep(8 * time.Second)
+		if got := owned.Load(); got != 3 {
+			t.Errorf("the other replica has %d shards during the call, want 3 of 4", got)
+		}
+		close(held)
+		time.Sleep(5 * time.Second)
+		if got := owned.Load(); got != 4 {
+			t.Errorf("the other replica has %d shards after the call, want 4", got)
+		}
+		stop()
+		running.Wait()
+		leases.Wait()
 	})
 }
 

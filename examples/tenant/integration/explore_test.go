@@ -96,7 +96,7 @@ func tenantScenario() controllertest.Scenario {
 			if err != nil {
 				return err
 			}
-			if err := controller.Register(op, controller.Config{
+			if err := controller.Register(ctx, op, controller.Config{
 				Billing:  &billing.Client{URL: "http://billing", Transport: &billingLine{env, serviceOf(env)}},
 				Selector: labels.SelectorFromSet(labels.Set{shardLabel: env.Namespace}),
 			}); err != nil {
