@@ -12,12 +12,12 @@ const (
 	sampleEvery = time.Minute
 )
 
-// moves has when a store has moved while it was below the version of a new leader's Lease.
+// moves records when the version of a store changed while it was below that of a new leader's Lease.
 type moves struct {
 	version string    // in the last sample
 	sampled time.Time // the time of the last sample
-	last    time.Time // of the sample that the last move came after
-	before  time.Time // the same of the move before that
+	last    time.Time // of the sample before the last change
+	before  time.Time // of the sample before the change before that
 }
 
 // note takes a sample, unless the last one is too recent.

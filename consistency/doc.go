@@ -49,8 +49,8 @@
 //   - C9: In calls whose context is of a new leader's or a new shard owner's work, LiveRead
 //     is true while a store has not reached the resource version of the change: for a leader
 //     that of the Lease's release, or else takeover; for a shard that of the shards' table. A
-//     later write of the former owner is not covered. A store that moves twice, ten minutes
-//     later, and stays below is exempt.
+//     later write of the former owner is not covered. A store is exempt if its version
+//     changes twice, ten minutes or more after the change, and is still lower.
 //
 // # Caveats
 //
@@ -60,7 +60,7 @@
 //   - An object deleted before the cache showed it can appear briefly.
 //   - A store is never ready if a transform removes the versions, or without client-go's
 //     AtomicFIFO feature.
-//   - C9 covers no resource in another etcd than the Lease.
+//   - C9 covers no resource in another etcd than the Lease, and no API server that is late by ten minutes.
 //   - After a restore of etcd, a new update counts as visible until the informer lists
 //     again.
 package consistency

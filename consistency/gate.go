@@ -79,7 +79,7 @@ func (s *Store) showsLocked(version string, begun, now time.Time) (shown bool, a
 // logApart logs that the resources are in another etcd than the Lease.
 func logApart(ctx context.Context, resources []schema.GroupResource) {
 	for _, r := range resources {
-		klog.FromContext(ctx).Info("The cache moves and stays below the version of the leader's Lease, so Leases are in an etcd of their own: ten minutes after it began, a new leader trusts this cache", "resource", r.String())
+		klog.FromContext(ctx).Info("The cache is still at an earlier version than the Lease ten minutes after the start of the leader: they seem to be in different etcds, so LiveRead ignores this cache", "resource", r.String())
 	}
 }
 

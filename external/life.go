@@ -130,7 +130,9 @@ func ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 		return Result{id, Busy, max(look, r.VisibleAfter)}, nil
 	}
 	if id == last.ID {
-		if err := r.own(ctx, last); err != nil {
+		if err := r.own(ctx, last); state == Busy && kube.Waits(err) > 0 {
+			return Result{id, Busy, look}, nil
+		} else if err != nil {
 			return unborn(err)
 		}
 	}
@@ -219,8 +221,9 @@ func (r Resource) carries(ctx context.Context, last intent) error {
 		calls.Passed(ctx, last.Token, id)
 		return nil
 	}
-	if wait := min(r.VisibleAfter, r.VisibleAfter-time.Since(last.Since)); wait > 0 {
-		return unseen(wait)
+	// A time that is more than VisibleAfter ahead is edited, or of a wrong clock.
+	if wait := r.VisibleAfter - time.Since(last.Since); wait > 0 && wait <= 2*r.VisibleAfter {
+		return unseen(min(wait, r.VisibleAfter))
 	}
 	if found {
 		return edited(fmt.Sprintf("the thing that carries the token %s is %s, so %s is not used: somebody edited the annotation: remove it", last.Token, id, last.ID))

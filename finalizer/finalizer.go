@@ -122,6 +122,9 @@ func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 		if err != nil {
 			return Held[T]{}, false, fmt.Errorf("finalizer %s: read the live object: %w", name, err)
 		}
+		if now.GetDeletionTimestamp() == nil { // etcd was restored from a backup
+			return Held[T]{}, false, fmt.Errorf("finalizer %s: %w: it is not being deleted", name, kube.ErrChanged)
+		}
 		obj = now
 	}
 	plans, returned := &observers{}, false
@@ -137,7 +140,10 @@ func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], ob
 		err = asBlocked(err, obj.GetDeletionTimestamp().Time)
 		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup: %w", name, err)
 	}
-	for _, finished := range plans.ended {
+	plans.mu.Lock()
+	ended := plans.ended
+	plans.mu.Unlock()
+	for _, finished := range ended {
 		finished()
 	}
 	_, err = Remove(ctx, c, obj, name)

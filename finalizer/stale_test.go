@@ -10,6 +10,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // TestLiveRead tests that if consistency.LiveRead is true, Ensure trusts no cached
@@ -34,6 +35,7 @@ func TestLiveRead(t *testing.T) {
 		{"not stored yet", object("u", false), object("u", false), true, false, false, 1},
 		{"a deleted copy", object("u", true, name), nil, false, false, false, 1},
 		{"a deleted copy, replaced", object("u", true, name), object("v", false), false, false, false, 1},
+		{"a deleted copy, restored", object("u", true, name), object("u", false, name), false, false, false, 1},
 		{"a deleted copy, without the finalizer", object("u", true, name), object("u", true, "example.com/other"), false, false, false, 1},
 	} {
 		for _, stale := range []bool{true, false} {
@@ -53,6 +55,9 @@ func TestLiveRead(t *testing.T) {
 			}
 			if live != tc.live || held.Valid() != tc.live || m.patches != tc.patches {
 				t.Errorf("%s: live %t, valid %t, %d patches, %v; want %t, %d", tc.what, live, held.Valid(), m.patches, err, tc.live, tc.patches)
+			}
+			if restored := tc.what == "a deleted copy, restored"; restored != errors.Is(err, kube.ErrChanged) {
+				t.Errorf("%s: the error is %v; want ErrChanged: %t", tc.what, err, restored)
 			}
 			if apierrors.IsConflict(err) != tc.conflict || apierrors.IsNotFound(err) != tc.gone {
 				t.Errorf("%s: the error is %v; want a Conflict: %t, NotFound: %t", tc.what, err, tc.conflict, tc.gone)

@@ -153,7 +153,7 @@ func (c *candidate) lateLocked(lease *coordinationv1.Lease) bool {
 
 // promptLocked corrects the shortest time, which is too short for the rest of a term if the leader's clock is
 // set back: the watch would seem late, and the standby would read. A read that was sent some time after an event and has the
-// version of that event bounds the lag, because the leader writes the next version within 1.2 RetryPeriods.
+// version of that event bounds the lag, because the leader writes the next version within 1.1 RetryPeriods and the time of a request.
 func (c *candidate) promptLocked(lease *coordinationv1.Lease, sent time.Time) {
 	d := &c.delay
 	lag := c.RetryPeriod/5*6 - sent.Sub(d.at)

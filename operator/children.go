@@ -114,7 +114,7 @@ type Child struct {
 //   - A child that is being deleted is left alone, without an error. Its deletion runs the key again.
 //   - Fields of other managers that it names are taken over. Those that they own and it does not name stay: see
 //     Reconciler.Former.
-//   - A field that it no longer names gets its default, unless another manager owns it.
+//   - A field that it no longer names is removed or gets its default, unless another manager owns it.
 //   - An Event names each object that was created or changed.
 //
 // Before the first request, all objects are checked. If one is not valid, none is applied. If the request of

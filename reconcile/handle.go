@@ -36,7 +36,7 @@ const (
 // While no Run is active, such as on a replica that waits for leadership, the informer runs
 // and the queue stays empty. Each Run begins with all objects of the informer's store: it
 // calls OnAdd of the handler with them, as for a first list. These calls and those of the
-// informer come one after another. So while no Run is active, a handler of package enqueue does not get first lists.
+// informer come one after another. A handler of package enqueue needs no first list while no Run is active, and gets none.
 // Run waits until the registration is synced. At its end, Run
 // empties a queue that has the method Clear() []K.
 //
@@ -136,9 +136,13 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	}
 	_, listed, _ := r.triggers.Deliver(&f.listed, triggers.Window{}) // at any age: see Handle
 	// They can be as many as the objects of the stores, and must not delay the keys of changed objects either.
-	r.add(controllerkit.AddOptions{Priority: resyncPriority}, slices.Concat(waiting, listed)...)
+	many, first := slices.Concat(waiting, listed), slices.Concat(gone, left, changed)
+	if r.adder != nil {
+		r.add(controllerkit.AddOptions{Priority: resyncPriority}, many...)
+		many = nil
+	}
 	// After the objects of the stores: the keys of old deletions can be many.
-	defer r.add(controllerkit.AddOptions{}, slices.Concat(gone, left, changed)...)
+	defer func() { r.add(controllerkit.AddOptions{}, append(first, many...)...) }()
 
 	var checkers []cache.DoneChecker
 	for _, h := range handlers {

@@ -38,8 +38,8 @@
 //     for a reason.
 //   - RE4: If the context of Run is done, Run writes the Events it holds within
 //     StopTimeout, and counts and logs the rest as dropped.
-//   - RE5: If the Events of one namespace fill MaxSeries, an Event of another namespace
-//     replaces one of them.
+//   - RE5: If the Events of one namespace fill a MaxSeries of 2 or more, an Event of another
+//     namespace replaces one for which no request is under way.
 //
 // # Caveats
 //

@@ -156,6 +156,7 @@ type series struct {
 	created       bool
 	due           time.Time // of the next try; the series with the earliest comes first
 	tries         int       // failed tries in a row
+	sending       bool      // a request is under way
 }
 
 // drops counts the calls that were dropped for one reason.
@@ -269,8 +270,12 @@ func (r *Recorder) holdLocked(s *series) {
 	namespace := s.key.regarding.Namespace
 	if len(r.held) >= r.maxSeries() {
 		victim := r.victimLocked(namespace)
-		r.dropLocked("full", victim.key.regarding, victim.seen, nil, false)
+		r.dropLocked("full", victim.key.regarding, victim.seen-victim.written, nil, false)
 		r.releaseLocked(victim)
+		victim.seen, victim.tries = victim.written, 0
+		if victim.created {
+			r.idle.Add(victim.key, victim)
+		}
 	}
 	r.held[s.key] = s
 	r.heldIn[namespace]++
@@ -286,7 +291,7 @@ func (r *Recorder) releaseLocked(s *series) {
 }
 
 // victimLocked returns the series that gives its place to one of the namespace: the newest of the namespace with the
-// most, if that has two more. No request was made for it. It is nil if there is none.
+// most, if that has two more. One that was never sent goes first. No request for it is under way. It is nil if there is none.
 func (r *Recorder) victimLocked(namespace string) (victim *series) {
 	most := ""
 	for other, n := range r.heldIn {
@@ -298,7 +303,10 @@ func (r *Recorder) victimLocked(namespace string) (victim *series) {
 		return nil
 	}
 	for _, s := range r.held {
-		if s.key.regarding.Namespace == most && s.name == "" && s.written == 0 && (victim == nil || s.first.After(victim.first)) {
+		if s.key.regarding.Namespace != most || s.sending {
+			continue
+		}
+		if tried := s.name != ""; victim == nil || tried == (victim.name != "") && s.first.After(victim.first) || !tried && victim.name != "" {
 			victim = s
 		}
 	}
@@ -467,6 +475,7 @@ func (r *Recorder) write(requests context.Context, s *series, draining bool) {
 		return
 	}
 	event, sent, created := r.eventLocked(s), s.seen, s.created
+	s.sending = true
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(requests, requestTimeout)
 	defer cancel()
@@ -481,6 +490,7 @@ func (r *Recorder) write(requests context.Context, s *series, draining bool) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	s.sending = false
 	s.tries++
 	s.due = time.Now().Add(r.interval())
 	retry := s.tries < maxTries
@@ -636,7 +646,7 @@ func printable(o corev1.ObjectReference) string {
 func cause(reason string) error {
 	switch reason {
 	case "full":
-		return errors.New("recorder: MaxSeries Events wait to be written, most of them in its namespace: set MaxSeries or QPS to more")
+		return errors.New("recorder: MaxSeries Events wait to be written, of this namespace as many as of any other: set MaxSeries or QPS to more")
 	case "limited":
 		return errors.New("recorder: the object used up its budget of different Events: leave out of a note what differs each time")
 	case "invalid":

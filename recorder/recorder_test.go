@@ -94,6 +94,7 @@ func floodOf(r *recorder.Recorder, namespace string, first, n int) {
 		object := configMapRef(fmt.Sprint("a", first+i))
 		object.Namespace = namespace
 		r.Event(object, corev1.ObjectReference{}, corev1.EventTypeNormal, "Copied", "Copy", "copied")
+		time.Sleep(time.Microsecond) // the next one is newer
 	}
 }
 
@@ -153,7 +154,7 @@ func TestNamespacesWhileWriting(t *testing.T) {
 		want  []string
 	}{
 		{15 * time.Second, []string{"a/a0", "b/a0"}}, // the first request ended after 10s
-		{25 * time.Second, []string{"a/a0", "a/a1"}}, // the second has begun
+		{25 * time.Second, []string{"a/a1", "b/a0"}}, // the second has begun
 	} {
 		t.Run(tt.after.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -182,6 +183,25 @@ func TestNamespacesWhileWriting(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The places of series that repeat are shared too, also if each of them has been written. Proves RE3 and RE5.
+func TestNamespacesThatRepeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store eventStore
+		r := newRecorder(&store)
+		r.MaxSeries = 2
+		stop := runEvents(t, t.Context(), r)
+		floodOf(r, "a", 0, 2)
+		time.Sleep(time.Second)
+		floodOf(r, "a", 0, 2)
+		wantCounts(t, r, recorder.Counts{Written: 2, Held: 2})
+		floodOf(r, "b", 0, 1)
+		wantCounts(t, r, recorder.Counts{Written: 3, Held: 1, Dropped: map[string]uint64{"full": 1}})
+		time.Sleep(time.Hour)
+		wantCounts(t, r, recorder.Counts{Written: 3, Deduplicated: 1, Dropped: map[string]uint64{"full": 1}})
+		stop()
+	})
 }
 
 // What waits longest is written first, also when Run stops: no series starves.

@@ -6,7 +6,7 @@
 //     API server), schema_server, traps_server, nullable_server (also conflicts),
 //     statefulset_server
 //   - requests and their errors: ssa, server, strict_server, names_server, rbac_server,
-//     dynamic, dynamic_server
+//     dynamic, dynamic_server, values_server
 //   - conflicts: conflict, conflict_server, tryapply, tryapply_server
 //   - migration: migrate, migrate_server, versions, versions_server
 //   - no proof: bench, conflict_example, example, migrate_example, export, helpers, main,

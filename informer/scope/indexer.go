@@ -18,10 +18,11 @@ import (
 type view struct {
 	regions namespaces
 	of      []*versions.Floor // for each Informer
+	token   *byte             // identifies the view, and keeps no cache in memory
 }
 
 func newView(before *view, added, removed []*region) *view {
-	v := &view{regions: maps.Clone(before.regions)}
+	v := &view{regions: maps.Clone(before.regions), token: new(byte)}
 	if v.regions == nil {
 		v.regions = namespaces{}
 	}
@@ -148,7 +149,7 @@ func (i indexer) Region(namespace string) any { return i.regions().of(namespace)
 
 // Showing returns the identity of the view. Package consistency asks for it: a known version stays known in a view,
 // and each read of the version asks all parts.
-func (i indexer) Showing() any { return i.scope.selection.view.Load() }
+func (i indexer) Showing() any { return i.scope.selection.view.Load().token }
 
 // SelectsNothing reports whether the selection is empty, and shown as such. Package consistency asks
 // for it: no version is reached then, and no cache can be old.

@@ -8,8 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// WithoutValues returns err with a text that has no values of the object, if err is a response of the
-// API server that quotes them, and err otherwise. The object can be a Secret.
+// WithoutValues returns err without the values of the object that two responses of the API server quote. The
+// object can be a Secret.
 func WithoutValues(err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -30,27 +30,42 @@ type withoutValues struct {
 func (e *withoutValues) Error() string { return e.text }
 func (e *withoutValues) Unwrap() error { return e.error }
 
-// hideValues removes the values of an object that two responses of the API server quote, and all
-// text after a value whose end is not known:
+// hideValues removes the values of an object that two responses of the API server quote. The end of a value of the
+// first is not known, so all text after it goes too. The mark shows a later call that it has gone.
 //
 //	failed to create typed patch object (ns/a; /v1, Kind=Secret): .stringData.b: expected string, got VALUE
 //	 "" is invalid: patch: Invalid value: "OBJECT": json: cannot unmarshal number into Go struct field
 func hideValues(text string) string {
-	const typed, got = "failed to create typed ", ", got "
-	if i := strings.Index(text, typed); i >= 0 {
-		if n := strings.Index(text[i:], got); n >= 0 {
-			text = text[:i+n]
+	const (
+		typed   = "failed to create typed "
+		got     = ", got "
+		invalid = "patch: Invalid value: "
+		hidden  = "(hidden)"
+	)
+	for at := 0; ; {
+		i := strings.Index(text[at:], typed)
+		if i < 0 {
+			break
+		}
+		i += at + len(typed)
+		n := strings.Index(text[i:], got)
+		if n < 0 {
+			break
+		}
+		if at = i + n + len(got); !strings.HasPrefix(text[at:], hidden) {
+			text = text[:at] + hidden
 		}
 	}
-	const invalid = "patch: Invalid value: "
-	if i := strings.Index(text, invalid+`"`); i >= 0 {
-		i += len(invalid)
-		object, _ := strconv.QuotedPrefix(text[i:]) // "" if the text was cut
-		rest := ""
-		if object != "" {
-			rest = text[i+len(object):]
+	for at := 0; ; {
+		i := strings.Index(text[at:], invalid+`"`)
+		if i < 0 {
+			return text
 		}
-		text = text[:i] + "(hidden)" + rest
+		at += i + len(invalid)
+		object, _ := strconv.QuotedPrefix(text[at:]) // "" if the text was cut
+		if object == "" {
+			return text[:at] + hidden
+		}
+		text = text[:at] + hidden + text[at+len(object):]
 	}
-	return text
 }

@@ -94,7 +94,8 @@ func Fake(b *fake.ClientBuilder, objects ...client.Object) (c client.WithWatch, 
 }
 
 // patchJSON is Patch for a JSON patch. The fake returns an empty object for a dry run, stores a new version for a patch
-// that only tests, and returns a failed test as an error without a status.
+// that only tests, and returns a failed test as an error without a status. Interceptors of the builder see a Get before each JSON
+// patch, and no JSON patch that is a dry run or changes nothing.
 func patchJSON(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, options *client.PatchOptions) error {
 	kind, err := c.GroupVersionKindFor(obj)
 	if err != nil {

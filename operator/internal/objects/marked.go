@@ -79,8 +79,12 @@ func End[K Marked](ctx context.Context, kinds []K, owner metav1.Object, release 
 		return nil
 	}
 	const again = 2 * time.Second
+	message := ""
+	if err == nil {
+		message = remaining(left)
+	}
 	return &finalizer.BlockedError{
-		Steps: []finalizer.BlockedStep{{Name: "children", Message: remaining(left), Err: err, After: again}},
+		Steps: []finalizer.BlockedStep{{Name: "children", Message: message, Err: err, After: again}},
 		Since: owner.GetDeletionTimestamp().Time, After: again, Err: err,
 	}
 }

@@ -87,6 +87,9 @@ func TestEnd(t *testing.T) {
 		if (err == nil) != (tc.want == "") || err != nil && (blocked == nil || !strings.Contains(blocked.Steps[0].Message+"<"+err.Error(), tc.want)) || tc.err != nil && tc.ended > 0 && !errors.Is(err, tc.err) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
+		if blocked != nil && blocked.Err != nil && blocked.Steps[0].Message != "" {
+			t.Errorf("%s: the step has the message %q beside an error", name, blocked.Steps[0].Message)
+		}
 		if ended := [2]int{len(m.ended), len(m.released)}; tc.release && ended != [2]int{0, tc.ended} || !tc.release && ended != [2]int{tc.ended, 0} {
 			t.Errorf("%s: removed and released %v, want %d", name, ended, tc.ended)
 		}
