@@ -13,10 +13,9 @@
 //	}
 //	controller := &reconcile.Controller[types.NamespacedName]{Gate: writes, ...}
 //
-// If the cache still lags after MaxWait, 2 minutes by default, the key runs, and [LiveRead]
-// is true: then read from the API server. Most callers set the Gate, as here. In a loop of
-// your own, call [Store.Ready] before each reconcile, and [Store.Begin] and [Store.End]
-// around it.
+// If the cache still lags after MaxWait (2 minutes), the key runs, and [LiveRead]
+// is true: then read from the API server. In a loop of your own, call [Store.Ready] before
+// each reconcile, and [Store.Begin] and [Store.End] around it.
 //
 // # How it works
 //
@@ -50,7 +49,7 @@
 //     is true while a store has not reached the resource version of the change: for a leader
 //     that of the Lease's release, or else takeover; for a shard that of the shards' table. A
 //     later write of the former owner is not covered. A store is exempt if its version
-//     changes twice, ten minutes or more after the change, and is still lower.
+//     changes twice, ten minutes or more later, and is still lower.
 //
 // # Caveats
 //
@@ -60,7 +59,7 @@
 //   - An object deleted before the cache showed it can appear briefly.
 //   - A store is never ready if a transform removes the versions, or without client-go's
 //     AtomicFIFO feature.
-//   - C9 covers no resource in another etcd than the Lease, and no API server that is late by ten minutes.
+//   - C9 covers no resource in another etcd, and no API server that is ten minutes late.
 //   - After a restore of etcd, a new update counts as visible until the informer lists
 //     again.
 package consistency

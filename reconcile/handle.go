@@ -136,13 +136,12 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	}
 	_, listed, _ := r.triggers.Deliver(&f.listed, triggers.Window{}) // at any age: see Handle
 	// They can be as many as the objects of the stores, and must not delay the keys of changed objects either.
-	many, first := slices.Concat(waiting, listed), slices.Concat(gone, left, changed)
-	if r.adder != nil {
-		r.add(controllerkit.AddOptions{Priority: resyncPriority}, many...)
-		many = nil
+	if r.adder == nil { // the queue has no priorities, so they come last
+		changed, waiting, listed = slices.Concat(changed, waiting, listed), nil, nil
 	}
+	r.add(controllerkit.AddOptions{Priority: resyncPriority}, slices.Concat(waiting, listed)...)
 	// After the objects of the stores: the keys of old deletions can be many.
-	defer func() { r.add(controllerkit.AddOptions{}, append(first, many...)...) }()
+	defer r.add(controllerkit.AddOptions{}, slices.Concat(gone, left, changed)...)
 
 	var checkers []cache.DoneChecker
 	for _, h := range handlers {
