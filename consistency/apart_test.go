@@ -15,7 +15,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/testlog"
 )
 
-const apartLine = "The cache moves and stays below the version of the leader's Lease, so Leases are in an etcd of their own: ten minutes after it began, a new leader trusts this cache"
+const apartLine = "The cache is still at an earlier version than the Lease ten minutes after the start of the leader: they seem to be in different etcds, so LiveRead ignores this cache"
 
 // If the Lease is in an etcd of its own, whose versions are far above those of a store, LiveRead ends. A store
 // that can be late is not trusted.
