@@ -40,7 +40,7 @@ const look = 5 * time.Second
 
 // Result is what [Ensure] did and saw.
 type Result struct {
-	ID           string        // "" if there is no thing yet
+	ID           string        // "" if there is no thing yet, or Find does not show it yet
 	State        State         // after the call; Busy also while Ensure waits for VisibleAfter, and only with an error
 	RequeueAfter time.Duration // when to call Ensure again; 0 means with the next event
 }

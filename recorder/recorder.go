@@ -109,7 +109,7 @@ type Counts struct {
 
 	// Dropped were lost, by reason. A write that timed out may have succeeded.
 	//
-	//	full       MaxSeries series waited to be written, most of them in its namespace
+	//	full       MaxSeries series waited to be written, of its namespace as many as of any other
 	//	limited    the object's budget was used up
 	//	invalid    no kind or name of the object, no reason or action, or a type other than Normal and Warning
 	//	gone       the namespace does not exist or is being deleted

@@ -4,9 +4,10 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/controllerkit/controllerkit/shard"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/shard"
 )
 
 // A split gives the handler of each shard the objects of the shard. If each shard added its handler to the informer,

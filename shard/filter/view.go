@@ -43,6 +43,9 @@ const (
 //		_ = view.Remove(ctx, s.Index)         // ctx is done: the View removes it later
 //		return err
 //	})
+//
+// A reconcile that reads an object by its name checks with Ranges.Of that the object is of its shard: a new
+// object of the name can be of another one.
 type View struct {
 	// Ranges maps objects to shards. Required.
 	Ranges shard.Ranges
