@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/lab"
 	"github.com/controllerkit/controllerkit/internal/testlog"
@@ -361,6 +362,87 @@ func TestServerTimeout(t *testing.T) {
 			t.Error(line.Message)
 		}
 	}
+}
+
+// TestServerReplacedObject: while an object is published, it is deleted and created again in another shard. The loop of
+// the first shard, which runs the name again, leaves the new object to the other one.
+func TestServerReplacedObject(t *testing.T) {
+	cfg := testserver.Config(t)
+	ns := testserver.Namespace(t)
+	client, ranges := kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps(ns), shard.Ranges{N: 2}
+	create := func(name string, wanted func(shard int) bool) *corev1.ConfigMap { // has a uid of the wanted shard
+		t.Helper()
+		for {
+			m, err := client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"publish": "yes"}}}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if of, err := ranges.Of(m); err != nil {
+				t.Fatal(err)
+			} else if wanted(of) {
+				return m
+			}
+			if err := client.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s := &slow{service: newService(ranges), began: make(chan publication, 100), release: make(chan struct{})}
+	awaitOf := func(m *corev1.ConfigMap) int {
+		t.Helper()
+		for timeout := time.After(patience); ; {
+			select {
+			case p := <-s.began:
+				if p.Object.UID == m.UID {
+					return p.Shard.Index
+				}
+			case <-timeout:
+				t.Fatalf("no publication of %s after %v", m.Name, patience)
+			}
+		}
+	}
+	first := create("m", func(int) bool { return true })
+	s.held = first.UID
+	ctx, stop := context.WithCancel(klog.NewContext(t.Context(), testlog.Silent()))
+	ended := make(chan error, 1)
+	go func() {
+		group := &shard.Group{Namespace: ns, Name: "sharded", Identity: "one", Ranges: ranges, RetryPeriod: time.Second}
+		ended <- run(ctx, rest.CopyConfig(cfg), group, "http://service", s)
+	}()
+	of := awaitOf(first)
+	if err := client.Delete(t.Context(), "m", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitOf(create("m", func(shard int) bool { return shard != of })) // so the first loop knows that its object is gone
+	close(s.release)
+	awaitOf(create("marker", func(shard int) bool { return shard == of })) // behind m in the queue of the first loop
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	for _, overlap := range s.service.overlaps {
+		t.Error(overlap)
+	}
+}
+
+// slow is the transport of a service that responds to the publications of one object after its release.
+type slow struct {
+	service *service
+	held    types.UID
+	began   chan publication
+	release chan struct{}
+}
+
+func (s *slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	var p publication
+	if err := json.NewDecoder(r.Body).Decode(&p); err != nil {
+		return nil, err
+	}
+	s.began <- p
+	if p.Object.UID == s.held {
+		<-s.release
+	}
+	return &http.Response{StatusCode: s.service.take(p), Body: http.NoBody}, nil
 }
 
 // sent is a service that gets the first request, and answers all.
